@@ -1,5 +1,6 @@
 """A policy in 4 bits below an adapter: the numbers of peft over transformers' own quantised model."""
 
+import json
 import pathlib
 import shutil
 import tempfile
@@ -204,6 +205,12 @@ class FourBits(Case):
         self.assert_refused(RequestError, "`base`", quantised, folder, {"base": "int4"})
         with unittest.mock.patch.dict("sys.modules", {"bitsandbytes": None}):
             self.assert_refused(Refused, "need bitsandbytes", quantised, folder)
+        # A model that somebody else has quantised.
+        shutil.copytree(folder, self.folder / "theirs")
+        config = json.loads((folder / "config.json").read_text())
+        (self.folder / "theirs/config.json").write_text(json.dumps({**config, "quantization_config": {"load_in_4bit": True}}))
+        for base in ("nf4", "dtype"):
+            self.assert_refused(Refused, "are quantised already", quantised, self.folder / "theirs", {"base": base})
         save_tiny(self.folder, tiny_config("GPT2Config", n_embd=24, n_head=4, n_layer=1, n_positions=64, n_inner=40))
         self.assert_refused(Refused, "no linear layers", quantised, self.folder, {"targets": ["c_attn"]})
 

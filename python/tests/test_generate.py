@@ -464,14 +464,12 @@ class Samples(Case):
         call(learner, "generate", *asked([([9, 9], [5])], abort=[2, 0, 1], seconds=0.0))
         self.assertEqual(generation._free_slots, [0])
 
-    def test_captured_steps_give_the_same_samples(self):
-        """With a graph that runs what it captured: widths with idle rows, columns copied into those that are held."""
-        cut = {**PLAIN, "top_k": 9, "top_p": 0.9, "repetition_penalty": 1.3}
-        given = {"drawings": [cut, {**cut, "temperature": 0.0}], "drawn_by": [0, 1, 0, 0]}
-        groups = numbered([(prompt, 2 * size) for prompt, size in PROMPTS])
-        plain = self.opened(golden_folder("qwen3"), 9)
-        expected, _ = to_the_end(plain, groups, **given)
-        captured, replayed, pools = [], [], []
+    @contextlib.contextmanager
+    def simulated_graphs(self, learner):
+        """Captures steps on a CPU: a graph repeats the step that it captured, over the columns that it captured. Gives
+        what is captured and replayed, and the pool of each capture with the number of times that graphs were dropped.
+        """
+        captured, replayed, pools, forgotten, handles, forget = [], [], [], [], iter(range(1, 99)), StepGraphs.forget
 
         class Graph:
             def replay(self):
@@ -495,8 +493,6 @@ class Samples(Case):
             yield
             graphs._step = graph.step
 
-        learner, forgotten, handles, forget = self.opened(golden_folder("qwen3"), 9), [], iter(range(1, 99)), StepGraphs.forget
-
         def forgets(graphs):
             forgotten.append(graphs)
             forget(graphs)
@@ -508,12 +504,44 @@ class Samples(Case):
             unittest.mock.patch.dict(generate._LOOK, {"cpu": 3}), unittest.mock.patch.object(one_query, "_kernel", lambda _: row_by_row),
         ):
             learner._generation._clear()
+            yield captured, replayed, pools
+
+    def test_captured_steps_give_the_same_samples(self):
+        """With a graph that runs what it captured: widths with idle rows, columns copied into those that are held."""
+        cut = {**PLAIN, "top_k": 9, "top_p": 0.9, "repetition_penalty": 1.3}
+        given = {"drawings": [cut, {**cut, "temperature": 0.0}], "drawn_by": [0, 1, 0, 0]}
+        groups = numbered([(prompt, 2 * size) for prompt, size in PROMPTS])
+        plain = self.opened(golden_folder("qwen3"), 9)
+        expected, _ = to_the_end(plain, groups, **given)
+        learner = self.opened(golden_folder("qwen3"), 9)
+        with self.simulated_graphs(learner) as (captured, replayed, pools):
             found, _ = to_the_end(learner, groups, **given)
         self.assertEqual({key: one["token"] for key, one in found.items()}, {key: one["token"] for key, one in expected.items()})
         self.assertEqual(len(captured), len(set(captured)), "each width and kind once")
         self.assertEqual(len({pool for _, pool in pools}), len({number for number, _ in pools}), "graphs share their memory until they are dropped")
         self.assertGreater(len(replayed), 2 * len(captured))
         self.assertTrue({width for width, _ in captured} <= {1, 2, 3, 4, 5, 6, 7, 8, 10}, captured)
+
+    def test_captured_steps_follow_weights_that_move_while_samples_are_in_flight(self):
+        """A graph names places in memory, and weights that were set aside are in others."""
+        # Six at once, then six more.
+        groups, given = numbered([([5, 6, 7], 12)]), {"drawings": [{**PLAIN, "max_tokens": 20}]}
+        expected, _ = to_the_end(self.opened(golden_folder("qwen3"), 6), groups, **given)
+        learner, found = self.opened(golden_folder("qwen3"), 6), {}
+        with self.simulated_graphs(learner) as (_, replayed, pools):
+            call(learner, "generate", *asked(groups, seconds=0.0, **given))
+            self.draw_some(learner._generation, 8)
+            before = len(replayed)
+            call(learner, "keep")
+            settings, answer = call(learner, "generate", *asked([]))
+            take(answer, found)
+            while settings["num_open"]:
+                settings, answer = call(learner, "generate", *asked([]))
+                take(answer, found)
+        self.assertGreater(before, 0)
+        self.assertGreater(len(replayed), before)
+        self.assertGreater(len({number for number, _ in pools}), 1, "graphs of the other weights are dropped")
+        self.assertEqual({key: one["token"] for key, one in found.items()}, {key: one["token"] for key, one in expected.items()})
 
     def test_a_model_that_cannot_be_captured_runs_step_by_step(self):
         learner = self.opened(golden_folder("qwen3"), 9)

@@ -334,6 +334,9 @@ class RefusedImages(Sees):
             self.opened()
         self.assertIn("failed to read the image processor", caught.exception.message)
 
+    def test_exact_passes_see_none(self):
+        self.assert_refused(Refused, "`learner.exact` does not compute images", self.opened, options={"exact": True})
+
     def test_a_critic_sees_none(self):
         learner = self.opened(critic={"folder": None, "optimizer": OPTIMIZER})
         with self.assertRaises(Refused) as caught:

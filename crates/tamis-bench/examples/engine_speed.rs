@@ -27,8 +27,8 @@ use std::time::Instant;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
     AdamW, AdamWConfig, Architecture, BatchGenerator, Coefficients, GenerationRequest, GeneratorSettings,
-    Gradients, Model, PassOptions, SamplingParams, Sequence, SimdLevel, Threads, TransformerConfig,
-    Workspace, forward_backward, measure_peak, measure_product,
+    Gradients, Model, PassOptions, ProductShape, SamplingParams, Sequence, SimdLevel, Threads,
+    TransformerConfig, Workspace, forward_backward, measure_peak, measure_product,
 };
 
 /// Measurements for one model; the same as in `bench/peers/torch_engine.py`, which `bench/run.py` gives these
@@ -172,7 +172,7 @@ fn main() {
     );
     if filter == "products" {
         for (m, n, k, matrices) in PRODUCTS {
-            let rate = best(&measure_product(&threads, (m, n, k), matrices, 10));
+            let rate = best(&measure_product(&threads, ProductShape { m, n, k }, matrices, 10));
             println!(
                 r#"{{"what":"product","m":{m},"n":{n},"k":{k},"matrices":{matrices},"gflops":{:.1},"peak_share":{:.3}}}"#,
                 rate / 1e9,

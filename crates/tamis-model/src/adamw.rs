@@ -58,11 +58,26 @@ pub struct AdamW {
     step: u64,
 }
 
+/// Factors of one update.
+#[derive(Clone, Copy)]
+pub(crate) struct Factors {
+    /// Of the gradients, if they are clipped.
+    scale: f32,
+    beta1: f32,
+    beta2: f32,
+    /// The learning rate over the first moment's bias correction.
+    step_size: f32,
+    /// Of the second moment's root, its bias correction.
+    root_scale: f32,
+    eps: f32,
+    /// Of the weights, which decay.
+    keep: f32,
+}
+
 multiversion! {
     /// One update of a range of weights.
-    fn update<F>(weights: &mut [f32], first: &mut [f32], second: &mut [f32], gradients: &[f32], scale: f32, betas: (f32, f32), steps: (f32, f32), eps: f32, keep: f32) {
-        let (beta1, beta2) = betas;
-        let (step_size, root_scale) = steps;
+    fn update<F>(weights: &mut [f32], first: &mut [f32], second: &mut [f32], gradients: &[f32], factors: Factors) {
+        let Factors { scale, beta1, beta2, step_size, root_scale, eps, keep } = factors;
         let moments = first.iter_mut().zip(second.iter_mut());
         for ((weight, (first, second)), &gradient) in weights.iter_mut().zip(moments).zip(gradients) {
             let gradient = gradient * scale;
@@ -123,10 +138,20 @@ impl AdamW {
         let power = self.step.min(i32::MAX as u64) as i32;
         let step_size = learning_rate / (1.0 - beta1.powi(power));
         let root_scale = 1.0 / (1.0 - beta2.powi(power)).sqrt();
+        let factors = Factors {
+            scale: clip_scale as f32,
+            beta1: beta1 as f32,
+            beta2: beta2 as f32,
+            step_size: step_size as f32,
+            root_scale: root_scale as f32,
+            eps: eps as f32,
+            keep: 1.0,
+        };
         let weights = model.weights_mut();
         for tensor in &self.layout.tensors {
             let decays = decay_norms_and_biases || tensor.role == Role::Matrix;
             let keep = if decays { 1.0 - learning_rate * weight_decay } else { 1.0 };
+            let factors = Factors { keep: keep as f32, ..factors };
             let parts = (
                 Parts::chunks(tensor.of_mut(weights), CHUNK),
                 Parts::chunks(tensor.of_mut(&mut self.first), CHUNK),
@@ -135,19 +160,9 @@ impl AdamW {
             let gradients = tensor.of(&gradients.values);
             threads.run(tensor.len.div_ceil(CHUNK), |task| {
                 let weights = parts.0.take(task);
+                let (first, second) = (parts.1.take(task), parts.2.take(task));
                 let gradients = &gradients[task * CHUNK..][..weights.len()];
-                update(
-                    threads.level(),
-                    weights,
-                    parts.1.take(task),
-                    parts.2.take(task),
-                    gradients,
-                    clip_scale as f32,
-                    (beta1 as f32, beta2 as f32),
-                    (step_size as f32, root_scale as f32),
-                    eps as f32,
-                    keep as f32,
-                );
+                update(threads.level(), weights, first, second, gradients, factors);
             });
         }
         OptimizerStep { grad_norm, clip_scale, skipped: false }

@@ -11,13 +11,13 @@
 use std::ops::Range;
 
 use crate::floats::Floats;
-use crate::product::{ChainStart, Left, Out, ProductShape, Right, product, product_apart};
+use crate::product::{ChainStart, Left, Out, ProductShape, Right, Rows, RowsMut, product, product_apart};
 use crate::simd::lanes::{LANES, Lanes, exp, tree};
 use crate::simd::{Arithmetic, PANEL, SimdLevel, multiversion};
 
 mod blocks;
 
-use blocks::{Block, Plan, tiles};
+use blocks::{Block, Plan, Seen, tiles};
 
 /// Sizes of a head: `dim` values in rows `stride` apart (`dim` rounded up to a panel, the rest zero).
 #[derive(Debug, Clone, Copy)]
@@ -131,16 +131,15 @@ multiversion! {
     }
 }
 
-/// Scores of `rows` queries (`stride` apart) against a span, into rows `width` apart. Up to 15 columns beyond
-/// the span hold junk.
+/// Scores of `rows` queries (a head's stride apart) against a span. Up to 15 columns beyond the span hold
+/// junk.
 pub(crate) fn score(
     level: SimdLevel,
     head: Head,
     queries: &[f32],
     rows: usize,
     span: &Span,
-    scores: &mut [f32],
-    width: usize,
+    scores: RowsMut,
 ) {
     let shape = ProductShape { m: rows, n: span.len.next_multiple_of(PANEL), k: head.dim };
     product(
@@ -148,18 +147,16 @@ pub(crate) fn score(
         shape,
         &Left::rows(queries, head.stride),
         &Right::panels(span.keys, head.dim),
-        &mut Out::rows(scores, width),
+        &mut Out::rows(scores.values, scores.stride),
         ChainStart::Zero,
     );
 }
 
-#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 /// Adds (or sets) each row's mix of a span's values.
 pub(crate) fn mix(
     level: SimdLevel,
     head: Head,
-    weights: &[f32],
-    width: usize,
+    weights: Rows,
     rows: usize,
     span: &Span,
     out: &mut [f32],
@@ -169,7 +166,7 @@ pub(crate) fn mix(
     product(
         level,
         shape,
-        &Left::rows(weights, width),
+        &Left::rows(weights.values, weights.stride),
         &Right::rows(span.values, head.stride),
         &mut Out::rows(out, head.stride),
         begin,
@@ -185,50 +182,45 @@ pub(crate) struct HeadsSpan<'a> {
     pub apart: usize,
 }
 
-/// [`score`] of one query for each of several heads. `strides` are the distances from one head's queries and
-/// scores to the next head's.
+/// [`score`] of one query for each of several heads, one row each.
 pub(crate) fn score_heads(
     level: SimdLevel,
     head: Head,
     count: usize,
-    queries: &[f32],
+    queries: Rows,
     span: &HeadsSpan,
-    scores: &mut [f32],
-    strides: (usize, usize),
+    scores: RowsMut,
 ) {
     let shape = ProductShape { m: count, n: span.first.len.next_multiple_of(PANEL), k: head.dim };
     product_apart(
         level,
         shape,
-        &Left::rows(queries, strides.0),
+        &Left::rows(queries.values, queries.stride),
         &Right::panels(span.first.keys, head.dim),
         span.apart,
-        &mut Out::rows(scores, strides.1),
+        &mut Out::rows(scores.values, scores.stride),
         ChainStart::Zero,
     );
 }
 
-#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
-/// [`mix`] of one row for each of several heads. `strides` are the distances from one head's weights and
-/// outputs to the next head's.
+/// [`mix`] of one row for each of several heads, one row each.
 pub(crate) fn mix_heads(
     level: SimdLevel,
     head: Head,
     count: usize,
-    weights: &[f32],
+    weights: Rows,
     span: &HeadsSpan,
-    out: &mut [f32],
-    strides: (usize, usize),
+    out: RowsMut,
     begin: ChainStart,
 ) {
     let shape = ProductShape { m: count, n: head.stride, k: span.first.len };
     product_apart(
         level,
         shape,
-        &Left::rows(weights, strides.0),
+        &Left::rows(weights.values, weights.stride),
         &Right::rows(span.first.values, head.stride),
         span.apart,
-        &mut Out::rows(out, strides.1),
+        &mut Out::rows(out.values, out.stride),
         begin,
     );
 }
@@ -248,9 +240,8 @@ pub(crate) struct AttentionGroup<'a> {
     pub v: &'a [f32],
 }
 
-/// Products of a block's queries with the positions of a tile that they see (packed in panels), into rows
-/// `width` apart. Of the pieces' own stretches, these are the panels that begin in the tile.
-#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
+/// Products of a block's queries with the positions of a tile that they see (packed in panels). Of the
+/// pieces' own stretches, these are the panels that begin in the tile.
 fn score_tile(
     level: SimdLevel,
     head: Head,
@@ -258,8 +249,7 @@ fn score_tile(
     block: &Block,
     tile: &Range<usize>,
     packed: &[f32],
-    scores: &mut [f32],
-    width: usize,
+    mut scores: RowsMut,
 ) {
     let span = |panels: usize, part: &Range<usize>| Span {
         keys: &packed[panels + part.start * head.dim..],
@@ -267,8 +257,7 @@ fn score_tile(
         len: part.len(),
     };
     if let Some(part) = block.of_prefix(tile) {
-        let scores = &mut scores[part.start..];
-        score(level, head, queries, block.rows, &span(0, &part), scores, width);
+        score(level, head, queries, block.rows, &span(0, &part), scores.at(part.start));
     }
     for piece in &block.pieces {
         let Some(part) = piece.of_own(tile) else { continue };
@@ -277,20 +266,18 @@ fn score_tile(
             continue;
         }
         let queries = &queries[piece.at * head.stride..];
-        let scores = &mut scores[piece.at * width + piece.stretch.prefix + part.start..];
+        let scores = scores.at(piece.at * scores.stride + piece.stretch.prefix + part.start);
         let span = span(piece.stretch.panels, &part);
-        score(level, head, queries, piece.to - piece.from, &span, scores, width);
+        score(level, head, queries, piece.to - piece.from, &span, scores);
     }
 }
 
 /// Adds the mix of `source` to each row of a block, over those rows of the tile that it sees. The first tile
 /// sets it.
-#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 fn mix_tile(
     level: SimdLevel,
     head: Head,
-    weights: &[f32],
-    width: usize,
+    weights: Rows,
     block: &Block,
     tile: &Range<usize>,
     source: &[f32],
@@ -300,48 +287,46 @@ fn mix_tile(
     let begin = |at: usize| if at == 0 { ChainStart::Zero } else { ChainStart::Output };
     if let Some(part) = block.of_prefix(tile) {
         let span = Span { keys: &[], values: &source[part.start * stride..], len: part.len() };
-        mix(level, head, &weights[part.start..], width, block.rows, &span, out, begin(part.start));
+        mix(level, head, weights.at(part.start), block.rows, &span, out, begin(part.start));
     }
     for piece in &block.pieces {
         let Some(part) = piece.of_own(tile) else { continue };
         let values = &source[(piece.stretch.first + part.start) * stride..];
         let span = Span { keys: &[], values, len: part.len() };
         let column = piece.stretch.prefix + part.start;
-        let (weights, out) = (&weights[piece.at * width + column..], &mut out[piece.at * stride..]);
-        mix(level, head, weights, width, piece.to - piece.from, &span, out, begin(column));
+        let (weights, out) = (weights.at(piece.at * weights.stride + column), &mut out[piece.at * stride..]);
+        mix(level, head, weights, piece.to - piece.from, &span, out, begin(column));
     }
 }
 
 /// Adds the block's rows, each times its weights, to those rows of `out` in a tile that the block sees.
-#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 fn spread_tile(
     level: SimdLevel,
     head: Head,
-    weights: &[f32],
-    width: usize,
+    weights: Rows,
     block: &Block,
     tile: &Range<usize>,
     rows: &[f32],
     out: &mut [f32],
 ) {
     let stride = head.stride;
-    let add = |weights: &[f32], rows: &[f32], m: usize, k: usize, out: &mut [f32]| {
+    let add = |weights: Rows, rows: &[f32], m: usize, k: usize, out: &mut [f32]| {
         product(
             level,
             ProductShape { m, n: stride, k },
-            &Left::columns(weights, width),
+            &Left::columns(weights.values, weights.stride),
             &Right::rows(rows, stride),
             &mut Out::rows(out, stride),
             ChainStart::Output,
         );
     };
     if let Some(part) = block.of_prefix(tile) {
-        add(&weights[part.start..], rows, part.len(), block.rows, &mut out[part.start * stride..]);
+        add(weights.at(part.start), rows, part.len(), block.rows, &mut out[part.start * stride..]);
     }
     for piece in &block.pieces {
         let Some(part) = piece.of_own(tile) else { continue };
         add(
-            &weights[piece.at * width + piece.stretch.prefix + part.start..],
+            weights.at(piece.at * weights.stride + piece.stretch.prefix + part.start),
             &rows[piece.at * stride..],
             part.len(),
             piece.to - piece.from,
@@ -387,9 +372,10 @@ pub(crate) fn forward(
                 state.clear();
                 state.resize(block.rows, [f32::NEG_INFINITY; LANES]);
                 for tile in tiles(end) {
-                    score_tile(level, head, &q[block.first * stride..], block, &tile, keys, scores, width);
+                    let queries = &q[block.first * stride..];
+                    score_tile(level, head, queries, block, &tile, keys, RowsMut::new(scores, width));
                     block.for_each_row(|piece, i, at| {
-                        let (visible, _) = piece.seen(i, &tile);
+                        let visible = piece.seen(i, &tile).by_row;
                         let row = &scores[at * width + tile.start..][..visible.next_multiple_of(LANES)];
                         raise_maxima(level, row, visible, &mut state[at]);
                     });
@@ -399,11 +385,11 @@ pub(crate) fn forward(
                 let out = &mut out[block.first * stride..][..block.rows * stride];
                 for tile in tiles(end) {
                     block.for_each_row(|piece, i, at| {
-                        let (visible, end) = piece.seen(i, &tile);
+                        let Seen { by_row: visible, by_last: end } = piece.seen(i, &tile);
                         let row = &mut scores[at * width + tile.start..][..end.next_multiple_of(LANES)];
                         softmax_part(level, row, visible, maxima[at], head.scale, &mut state[at]);
                     });
-                    mix_tile(level, head, scores, width, block, &tile, group.v, out);
+                    mix_tile(level, head, Rows::new(scores, width), block, &tile, group.v, out);
                 }
                 for (at, row) in out.chunks_exact_mut(stride).enumerate() {
                     let sum = tree(&state[at]);
@@ -514,27 +500,28 @@ pub(crate) fn backward(
                 state.clear();
                 state.resize(block.rows, [0.0; LANES]);
                 for tile in tiles(end) {
-                    score_tile(level, head, q, block, &tile, keys, scores, width);
-                    score_tile(level, head, dout, block, &tile, values, dp, width);
+                    score_tile(level, head, q, block, &tile, keys, RowsMut::new(scores, width));
+                    score_tile(level, head, dout, block, &tile, values, RowsMut::new(dp, width));
                     block.for_each_row(|piece, i, at| {
-                        let (visible, end) = piece.seen(i, &tile);
+                        let Seen { by_row: visible, by_last: end } = piece.seen(i, &tile);
                         let from = at * width + tile.start;
                         let chunks = end.next_multiple_of(LANES);
                         let (s, d) = (&mut scores[from..][..chunks], &dp[from..][..chunks]);
                         let lse = lse[block.first + at];
                         probabilities(level, s, d, visible, head.scale, lse, &mut state[at]);
                     });
-                    spread_tile(level, head, scores, width, block, &tile, dout, dv);
+                    spread_tile(level, head, Rows::new(scores, width), block, &tile, dout, dv);
                 }
                 for tile in tiles(end) {
                     block.for_each_row(|piece, i, at| {
-                        let (visible, end) = piece.seen(i, &tile);
+                        let Seen { by_row: visible, by_last: end } = piece.seen(i, &tile);
                         let from = at * width + tile.start;
                         let (p, d) = (&scores[from..][..end], &mut dp[from..][..end]);
                         differentiate(level, p, d, visible, head.scale, tree(&state[at]));
                     });
-                    mix_tile(level, head, dp, width, block, &tile, group.k, &mut dq[here.clone()]);
-                    spread_tile(level, head, dp, width, block, &tile, q, dk);
+                    let slopes = Rows::new(dp, width);
+                    mix_tile(level, head, slopes, block, &tile, group.k, &mut dq[here.clone()]);
+                    spread_tile(level, head, slopes, block, &tile, q, dk);
                 }
             }
         }

@@ -37,7 +37,7 @@ pub use generation::{
 };
 pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory, micro_batch_tokens};
 pub use model::Model;
-pub use product::{measure_peak, measure_product};
+pub use product::{ProductShape, measure_peak, measure_product};
 pub use simd::SimdLevel;
 pub use tamis_core::weights::{Architecture, SaveDtype};
 pub use threads::Threads;

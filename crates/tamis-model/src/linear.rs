@@ -4,37 +4,44 @@ use crate::floats::Floats;
 use crate::layout::TensorOrder;
 use crate::model::Model;
 use crate::panels::{self, flip_slab, pack_slabs};
-use crate::product::{ChainStart, Left, Out, ProductShape, Right, product, product_parallel};
+use crate::product::{ChainStart, Left, Out, ProductShape, Right, Rows, RowsMut, product, product_parallel};
 use crate::simd::PANEL;
 use crate::threads::{Parts, Threads};
+use crate::training::Gradients;
 
 /// Slabs packed per task.
 const SLABS: usize = 8;
 
-pub(crate) fn sizes(model: &Model, weight: usize) -> (usize, usize) {
-    match model.layout().tensors[weight].shape[..] {
-        [n, k] => (n, k),
-        _ => (0, 0),
+/// Sizes of a weight `[n][k]`: `n` outputs of `k` inputs.
+struct Sizes {
+    n: usize,
+    k: usize,
+}
+
+impl Sizes {
+    fn of(model: &Model, weight: usize) -> Self {
+        match model.layout().tensors[weight].shape[..] {
+            [n, k] => Self { n, k },
+            _ => Self { n: 0, k: 0 },
+        }
     }
 }
 
-/// `out = input·Wᵀ (+ bias)`, or `out += input·Wᵀ`. `input` is `[rows][k]`; rows of `out` are `stride` apart.
-#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
+/// `out = input·Wᵀ (+ bias)`, or `out += input·Wᵀ`. `input` is `[rows][k]`.
 pub(crate) fn forward(
     threads: &Threads,
     model: &Model,
     weight: usize,
     bias: Option<usize>,
     input: &[f32],
-    out: &mut [f32],
-    stride: usize,
+    out: RowsMut,
     mut begin: ChainStart,
 ) {
-    let (n, k) = sizes(model, weight);
+    let Sizes { n, k } = Sizes::of(model, weight);
     if let Some(bias) = bias {
         // The chain begins at the bias, in training and generation alike.
         let bias = model.weight(bias);
-        for row in out.chunks_mut(stride) {
+        for row in out.values.chunks_mut(out.stride) {
             match begin {
                 ChainStart::Zero => row[..n].copy_from_slice(bias),
                 ChainStart::Output => row.iter_mut().zip(bias).for_each(|(out, &bias)| *out += bias),
@@ -44,7 +51,8 @@ pub(crate) fn forward(
     }
     let shape = ProductShape { m: input.len() / k, n, k };
     let right = Right::panels(model.weight(weight), k);
-    product_parallel(threads, shape, &Left::rows(input, k), &right, &mut Out::rows(out, stride), begin);
+    let mut out = Out::rows(out.values, out.stride);
+    product_parallel(threads, shape, &Left::rows(input, k), &right, &mut out, begin);
 }
 
 /// Weights in the order in which [`backward_input`] reads them.
@@ -68,7 +76,7 @@ pub(crate) fn flip_all(threads: &Threads, model: &Model, out: &mut Vec<Floats>) 
 }
 
 fn flip(threads: &Threads, model: &Model, weight: usize, out: &mut Floats) {
-    let (n, k) = sizes(model, weight);
+    let Sizes { n, k } = Sizes::of(model, weight);
     let num_slabs = k.div_ceil(PANEL);
     out.resize(num_slabs * n * PANEL);
     if n > 0 {
@@ -83,19 +91,17 @@ thread_local! {
     static COLUMNS: std::cell::RefCell<Floats> = const { std::cell::RefCell::new(Floats::new()) };
 }
 
-/// `dx = dy·W` or `dx += dy·W`. Rows of `dy` are `stride` apart.
-#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
+/// `dx = dy·W` or `dx += dy·W`.
 pub(crate) fn backward_input(
     threads: &Threads,
     model: &Model,
     weight: usize,
-    dy: &[f32],
-    stride: usize,
+    dy: Rows,
     dx: &mut [f32],
     flipped: &mut Flipped,
     begin: ChainStart,
 ) {
-    let (n, k) = sizes(model, weight);
+    let Sizes { n, k } = Sizes::of(model, weight);
     let rows = dx.len() / k;
     let flipped = if let Some(all) = flipped.all {
         &all[weight]
@@ -107,7 +113,7 @@ pub(crate) fn backward_input(
     product_parallel(
         threads,
         shape,
-        &Left::rows(dy, stride),
+        &Left::rows(dy.values, dy.stride),
         &Right::panels(flipped, n),
         &mut Out::rows(dx, k),
         begin,
@@ -128,16 +134,19 @@ pub(crate) fn pack_input(threads: &Threads, input: &[f32], k: usize, packed: &mu
     }
 }
 
-/// `dW += dyᵀ·x` into panels; one chain over rows per weight. Rows of `dy` are `stride` apart.
+/// `dW += dyᵀ·x` into panels, for all rows of `dy`; one chain over rows per weight. `packed` is x of
+/// [`pack_input`].
 pub(crate) fn backward_weight(
     threads: &Threads,
-    (n, k): (usize, usize),
+    model: &Model,
+    weight: usize,
     packed: &Floats,
-    rows: usize,
-    dy: &[f32],
-    stride: usize,
-    gradient: &mut [f32],
+    dy: Rows,
+    gradients: &mut Gradients,
 ) {
+    let Sizes { n, k } = Sizes::of(model, weight);
+    let rows = dy.values.len() / dy.stride;
+    let gradient = gradients.of_mut(weight);
     let num_panels = n.div_ceil(PANEL);
     // Several panels per task, so that they share the passes over x.
     let width = (num_panels.div_ceil(4 * threads.num_threads())).clamp(1, 8);
@@ -147,7 +156,7 @@ pub(crate) fn backward_weight(
         let mine = gradient.len() / (k * PANEL);
         COLUMNS.with_borrow_mut(|columns| {
             columns.resize(mine * rows * PANEL);
-            pack_slabs(dy, task * width, n, stride, PANEL, rows, columns);
+            pack_slabs(dy.values, task * width, n, dy.stride, PANEL, rows, columns);
             let level = threads.level();
             let shape = ProductShape { m: k, n: mine * PANEL, k: rows };
             let (left, right) = (Left::packed_columns(packed, level, rows), Right::panels(columns, rows));

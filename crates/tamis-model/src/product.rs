@@ -43,6 +43,41 @@ impl Blocking {
     }
 }
 
+/// Rows of values, `stride` apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub values: &'a [f32],
+    pub stride: usize,
+}
+
+impl<'a> Rows<'a> {
+    pub(crate) fn new(values: &'a [f32], stride: usize) -> Self {
+        Self { values, stride }
+    }
+
+    /// Those whose first begins at a value.
+    pub(crate) fn at(self, value: usize) -> Self {
+        Self { values: &self.values[value..], ..self }
+    }
+}
+
+/// Rows of values to write, `stride` apart.
+pub(crate) struct RowsMut<'a> {
+    pub values: &'a mut [f32],
+    pub stride: usize,
+}
+
+impl<'a> RowsMut<'a> {
+    pub(crate) fn new(values: &'a mut [f32], stride: usize) -> Self {
+        Self { values, stride }
+    }
+
+    /// Those whose first begins at a value.
+    pub(crate) fn at(&mut self, value: usize) -> RowsMut<'_> {
+        RowsMut { values: &mut self.values[value..], stride: self.stride }
+    }
+}
+
 /// A: element (i, k) at `i / R * slab + i % R * row + k * col` where R is the level's tile height.
 #[derive(Clone, Copy)]
 pub(crate) struct Left<'a> {
@@ -111,10 +146,14 @@ impl<'a> Out<'a> {
     }
 }
 
-#[derive(Clone, Copy)]
-pub(crate) struct ProductShape {
+/// The shape of `C = A·B`: A is `[m][k]`, B `[k][n]`, C `[m][n]`.
+#[derive(Debug, Clone, Copy)]
+pub struct ProductShape {
+    /// Rows of A and C.
     pub m: usize,
+    /// Columns of B and C.
     pub n: usize,
+    /// Columns of A, rows of B.
     pub k: usize,
 }
 
@@ -410,21 +449,22 @@ unsafe fn partial(level: SimdLevel, height: usize, columns: usize, at: &Tile) {
 /// Operations per second of the register tile on operands in the first-level cache, all threads together: the
 /// bound of every product on this machine. One figure for each try, as in [`measure_product`].
 pub fn measure_peak(threads: &Threads, num_tries: usize) -> Vec<f64> {
-    let rows = threads.level().tile_rows();
-    measure_product(threads, (rows, threads.level().tile_panels(rows) * PANEL, 128), 1, num_tries)
+    let m = threads.level().tile_rows();
+    let shape = ProductShape { m, n: threads.level().tile_panels(m) * PANEL, k: 128 };
+    measure_product(threads, shape, 1, num_tries)
 }
 
-/// Operations per second of `[m][k]` by `[k][n]` products of a shape `(m, n, k)`. All threads run at once,
+/// Operations per second of products of a shape. All threads run at once,
 /// each with its own products. Returns one figure for each try; a try takes at least a hundredth of a second.
 /// With several matrices `[k][n]`, each is used in turn; they come from memory if the caches do not hold them
 /// all.
 pub fn measure_product(
     threads: &Threads,
-    (m, n, k): (usize, usize, usize),
+    shape: ProductShape,
     matrices: usize,
     num_tries: usize,
 ) -> Vec<f64> {
-    let shape = ProductShape { m, n, k };
+    let ProductShape { m, n, k } = shape;
     let num_threads = threads.num_threads();
     let operations = 2 * m * n * k;
     let repeats = (1_500_000_000 / operations.max(1)).max(matrices);

@@ -12,6 +12,13 @@ pub(crate) struct Rotary {
     table: Vec<f32>,
 }
 
+/// Cosines and sines of a position, each half as long as a head.
+#[derive(Clone, Copy)]
+pub(crate) struct Angles<'a> {
+    cosines: &'a [f32],
+    sines: &'a [f32],
+}
+
 impl Rotary {
     pub(crate) fn new(config: &TransformerConfig) -> Self {
         let theta = config.rope_theta as f32;
@@ -46,16 +53,18 @@ impl Rotary {
         }
     }
 
-    /// Cosines and sines of a position. [`Self::reach`] must have been called for it.
-    pub(crate) fn at(&self, position: usize) -> (&[f32], &[f32]) {
+    /// Angles of a position. [`Self::reach`] must have been called for it.
+    pub(crate) fn at(&self, position: usize) -> Angles<'_> {
         let half = self.frequencies.len();
-        self.table[position * 2 * half..][..2 * half].split_at(half)
+        let (cosines, sines) = self.table[position * 2 * half..][..2 * half].split_at(half);
+        Angles { cosines, sines }
     }
 }
 
 multiversion! {
     /// Rotates one head in place by the angles of a position.
-    fn rotate<F>(head: &mut [f32], cosines: &[f32], sines: &[f32]) {
+    fn rotate<F>(head: &mut [f32], angles: Angles) {
+        let Angles { cosines, sines } = angles;
         let (first, second) = head.split_at_mut(cosines.len());
         for (((a, b), &cos), &sin) in first.iter_mut().zip(second).zip(cosines).zip(sines) {
             let (x, y) = (*a, *b);
@@ -67,7 +76,8 @@ multiversion! {
 
 multiversion! {
     /// One head, rotated by the angles of a position as [`rotate`] does, into `out`.
-    fn rotate_into<F>(head: &[f32], cosines: &[f32], sines: &[f32], out: &mut [f32]) {
+    fn rotate_into<F>(head: &[f32], angles: Angles, out: &mut [f32]) {
+        let Angles { cosines, sines } = angles;
         let half = cosines.len();
         let ((first, second), (low, high)) = (head.split_at(half), out.split_at_mut(half));
         let angles = cosines.iter().zip(sines);
@@ -80,7 +90,8 @@ multiversion! {
 
 multiversion! {
     /// One head, rotated back, into `out`.
-    fn rotate_back<F>(head: &[f32], cosines: &[f32], sines: &[f32], out: &mut [f32]) {
+    fn rotate_back<F>(head: &[f32], angles: Angles, out: &mut [f32]) {
+        let Angles { cosines, sines } = angles;
         let half = cosines.len();
         let ((first, second), (low, high)) = (head.split_at(half), out.split_at_mut(half));
         let angles = cosines.iter().zip(sines);
@@ -103,17 +114,18 @@ mod tests {
         config.rope_theta = 100.0;
         let mut rotary = Rotary::new(&config);
         rotary.reach(4);
-        let (cosines, sines) = rotary.at(3);
+        let angles = rotary.at(3);
+        let Angles { cosines, sines } = angles;
         // head_dim 4: frequencies 1 and 1/10.
         assert!((cosines[1] - 0.3f32.cos()).abs() < 1e-7 && (sines[0] - 3.0f32.sin()).abs() < 1e-7);
         let mut head = [1.0, 2.0, 3.0, 4.0];
-        rotate(SimdLevel::detect(), &mut head, cosines, sines);
+        rotate(SimdLevel::detect(), &mut head, angles);
         assert!((head[0] - (3.0f32.cos() - 3.0 * 3.0f32.sin())).abs() < 1e-6);
         assert!((head[3] - (4.0 * 0.3f32.cos() + 2.0 * 0.3f32.sin())).abs() < 1e-6);
         let mut again = [0.0; 4];
-        rotate_into(SimdLevel::detect(), &[1.0, 2.0, 3.0, 4.0], cosines, sines, &mut again);
+        rotate_into(SimdLevel::detect(), &[1.0, 2.0, 3.0, 4.0], angles, &mut again);
         assert_eq!(head.map(f32::to_bits), again.map(f32::to_bits));
-        rotate_back(SimdLevel::detect(), &again, cosines, sines, &mut head);
+        rotate_back(SimdLevel::detect(), &again, angles, &mut head);
         assert!(head.iter().zip([1.0, 2.0, 3.0, 4.0]).all(|(a, b)| (a - b).abs() < 1e-6), "{head:?}");
     }
 }

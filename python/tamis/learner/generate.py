@@ -74,8 +74,8 @@ class Generation(Samples):
 
     def call(self, settings, columns):
         """Aborts, begins and samples (`Samples.call`)."""
-        if self._graphs is not None:
-            self._graphs.check(self.network.module.parameters())
+        if self._graphs is not None and self._graphs.check(self.network.module.parameters()):
+            self._columns = None
         return super().call(settings, columns)
 
     def forget_prompts(self):

@@ -17,19 +17,21 @@ class StepGraphs:
 
     def __init__(self, step):
         self.refused = None
-        self._step = step
+        self._step, self._places = step, None
         self.forget()
 
     def forget(self):
-        """Drops all graphs, because memory that they name has moved."""
-        self._columns, self._graphs, self._places, self._pool = {}, {}, None, None
+        """Drops all graphs, because memory that they name has moved. Columns must be loaded again."""
+        self._columns, self._graphs, self._pool = {}, {}, None
 
     def check(self, parameters):
-        """Drops all graphs if one of these parameters is elsewhere in memory than before."""
+        """Drops all graphs if one of these parameters is elsewhere in memory than before. Returns whether one is."""
         places = tuple(one.data_ptr() for one in parameters)
-        if self._places not in (None, places):
+        have_moved = self._places not in (None, places)
+        if have_moved:
             self.forget()
         self._places = places
+        return have_moved
 
     def load(self, columns):
         """The columns to compute with, whose content is that of the given ones."""

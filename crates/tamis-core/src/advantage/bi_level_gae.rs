@@ -92,7 +92,8 @@ impl BiLevelGae {
         value_t: &[f64],
         ends: &[usize],
         turn_rewards: &mut [f64],
-        (advantage_t, return_t): (&mut [f64], &mut [f64]),
+        advantage_t: &mut [f64],
+        return_t: &mut [f64],
     ) {
         let (mut next_value, mut next_advantage) = (0.0, 0.0);
         for (&end, reward) in ends.iter().zip(turn_rewards.iter_mut()).rev() {
@@ -173,8 +174,8 @@ impl AdvantageEstimator for BiLevelGae {
                 }
             }
             advantage_t.fill(0.0);
-            let into = (advantage_t.as_mut_slice(), return_t.as_mut_slice());
-            self.trajectory(mask_t, values.row(i), &ends, &mut turn_rewards, into);
+            let value_t = values.row(i);
+            self.trajectory(mask_t, value_t, &ends, &mut turn_rewards, &mut advantage_t, &mut return_t);
             advantages.push_row(advantage_t.iter().copied());
             returns.push_row(return_t.iter().copied());
         }

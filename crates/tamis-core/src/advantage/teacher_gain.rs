@@ -69,7 +69,7 @@ impl TeacherGain {
     /// ```
     pub fn of_token(&self, policy: f64, teacher: f64) -> f64 {
         let estimator = KlEstimator { clamped: true, ..KlEstimator::plain(self.estimator) };
-        let (divergence, _) = estimator.token(policy, teacher);
+        let divergence = estimator.token(policy, teacher).value;
         let limit = self.clip.unwrap_or(f64::INFINITY);
         // No gain is 0, not -0.
         0.0 - self.coefficient * divergence.clamp(-limit, limit)

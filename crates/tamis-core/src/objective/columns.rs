@@ -322,3 +322,11 @@ impl RowAdvantage<'_> {
         }
     }
 }
+
+/// Derivatives of one trajectory, by the columns that are differentiable.
+pub(super) struct Slopes<'a, T> {
+    pub(super) logprob_t: &'a mut [T],
+    pub(super) entropy_t: &'a mut [T],
+    /// \[T k\]
+    pub(super) candidates: &'a mut [T],
+}

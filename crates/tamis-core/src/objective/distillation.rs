@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::columns::Real;
+use super::columns::{Real, Slopes};
 use super::error::ObjectiveError;
 use super::sequence_sums::SequenceSums;
 use crate::choice;
@@ -298,11 +298,10 @@ impl Distillation {
         row: &super::columns::Row<'_, T>,
         candidates: &CandidateColumns<'_, T>,
         scale: f64,
-        derivatives: (&mut [T], &mut [T]),
+        derivatives: &mut Slopes<'_, T>,
         sums: &mut SequenceSums,
     ) {
         let k = candidates.per_token;
-        let (dlogprob_t, dcandidates) = derivatives;
         let (mut policy, mut teacher) = (vec![0.0; k + 1], vec![f64::NEG_INFINITY; k + 1]);
         let mut slopes = vec![0.0; k + 1];
         let mut total = 0.0;
@@ -322,11 +321,12 @@ impl Distillation {
             sums.policy_mass += found.policy_mass;
             sums.teacher_mass += found.teacher_mass;
             let factor = self.coefficient * scale;
-            for (to, slope) in dcandidates[own].iter_mut().zip(&slopes) {
+            for (to, slope) in derivatives.candidates[own].iter_mut().zip(&slopes) {
                 *to = T::of(factor * slope);
             }
             if slopes[k] != 0.0 {
-                dlogprob_t[t] = T::of(dlogprob_t[t].into() + factor * slopes[k]);
+                let derivative = &mut derivatives.logprob_t[t];
+                *derivative = T::of((*derivative).into() + factor * slopes[k]);
             }
         }
         sums.distillation = total;

@@ -4,7 +4,7 @@
 //! of the batch fixes the order of every sum, and cutting a batch into micro-batches changes no bit.
 
 use super::accumulator::Outcome;
-use super::columns::{Columns, Real, Row, RowAdvantage};
+use super::columns::{Columns, Real, Row, RowAdvantage, Slopes};
 use super::exponential::exp_m1;
 use super::kl::{self, KlPass};
 use super::loss::trajectory::{Scratch, TrajectoryLoss, count, sum};
@@ -18,13 +18,6 @@ pub struct Evaluation<T = f64> {
     pub derivatives: Derivatives<T>,
     /// Sums of each trajectory \[B\], for [`Outcome::of`] or an [`Accumulator`](super::Accumulator).
     pub sequences: Vec<SequenceSums>,
-}
-
-/// Derivatives of one trajectory, by the columns that are differentiable.
-struct Slopes<'a, T> {
-    logprob_t: &'a mut [T],
-    entropy_t: &'a mut [T],
-    candidates: &'a mut [T],
 }
 
 impl Objective {
@@ -129,10 +122,9 @@ impl Objective {
         row: &Row<'_, T>,
         normalisers: &Normalisers,
         state: &ObjectiveState,
-        slopes: Slopes<'_, T>,
+        mut slopes: Slopes<'_, T>,
         scratch: &mut Scratch,
     ) -> Result<SequenceSums, ObjectiveError> {
-        let Slopes { logprob_t: dlogprob_t, entropy_t: dentropy_t, candidates: dcandidates } = slopes;
         let tokens = count(row.mask);
         let mut sums = SequenceSums { tokens: tokens as u32, ..SequenceSums::EMPTY };
         if tokens == 0 {
@@ -148,7 +140,7 @@ impl Objective {
             scale,
             tokens,
             is_off_policy,
-            derivatives: dlogprob_t,
+            derivatives: slopes.logprob_t,
             sums: &mut sums,
             scratch,
         });
@@ -156,10 +148,10 @@ impl Objective {
             let importance = if importance == Importance::Token { self.importance } else { importance };
             let limits = self.policy.log_ratio_limits();
             let pass = KlPass { scale, coef: kl.coef, importance, limits };
-            kl::sequence(term, row, reference, pass, dlogprob_t, &mut sums);
+            kl::sequence(term, row, reference, pass, slopes.logprob_t, &mut sums);
         }
         if let (Some(distillation), Some(candidates)) = (&self.distillation, &row.candidates) {
-            distillation.sequence(row, candidates, scale, (dlogprob_t, dcandidates), &mut sums);
+            distillation.sequence(row, candidates, scale, &mut slopes, &mut sums);
         }
         if let Some(entropy) = row.entropy {
             let aggregation = self.entropy.and_then(|bonus| bonus.aggregation).unwrap_or(self.aggregation);
@@ -167,7 +159,7 @@ impl Objective {
             sums.entropy = sum(row.mask, |t| entropy[t].into());
             sums.entropy_loss = scale * sums.entropy;
             let slope = T::of(-(self.entropy_coef(state).unwrap_or(0.0) * scale));
-            for (derivative, _) in dentropy_t.iter_mut().zip(row.mask).filter(|(_, on)| **on) {
+            for (derivative, _) in slopes.entropy_t.iter_mut().zip(row.mask).filter(|(_, on)| **on) {
                 *derivative = slope;
             }
         } else {

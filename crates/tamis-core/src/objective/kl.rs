@@ -127,24 +127,33 @@ impl FromStr for KlEstimator {
     }
 }
 
+/// The divergence at one token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KlToken {
+    /// The estimate, in nats.
+    pub value: f64,
+    /// Its derivative with respect to the policy's log-probability.
+    pub slope: f64,
+}
+
 impl KlEstimator {
     /// The estimator as its author wrote it: no bounds, its own gradient.
     pub fn plain(kind: KlKind) -> Self {
         Self { kind, straight_through: false, clamped: false }
     }
 
-    /// The estimate of one token and its derivative with respect to the policy's log-probability.
+    /// The estimate of one token.
     ///
     /// ```
-    /// use tamis_core::objective::{KlEstimator, KlKind};
+    /// use tamis_core::objective::{KlEstimator, KlKind, KlToken};
     /// let half = 0.5_f64.ln();
     /// // The reference assigns the token half the probability: d = ln 2.
-    /// let (value, slope) = KlEstimator::plain(KlKind::K3).token(half, half + half);
+    /// let KlToken { value, slope } = KlEstimator::plain(KlKind::K3).token(half, half + half);
     /// assert!((value - (0.5 - 1.0 + 2_f64.ln())).abs() < 1e-15);
     /// assert!((slope - 0.5).abs() < 1e-15);
     /// ```
     #[inline]
-    pub fn token(&self, logprob: f64, reference: f64) -> (f64, f64) {
+    pub fn token(&self, logprob: f64, reference: f64) -> KlToken {
         let d = logprob - reference;
         let (value, slope) = match self.kind {
             KlKind::K1 => (d, 1.0),
@@ -157,7 +166,7 @@ impl KlEstimator {
                 if self.clamped && value > 10.0 { (10.0, 0.0) } else { (value, -growth) }
             }
         };
-        (value, if self.straight_through { d } else { slope })
+        KlToken { value, slope: if self.straight_through { d } else { slope } }
     }
 }
 
@@ -285,7 +294,8 @@ pub(crate) fn sequence<T: Real>(
     let is_spread = is_whole && pass.importance == Importance::Sequence;
     let mut kl = 0.0;
     for (t, _) in row.mask.iter().enumerate().filter(|(_, on)| **on) {
-        let (mut value, mut slope) = term.estimator.token(row.logprob[t].into(), reference[t].into());
+        let token = term.estimator.token(row.logprob[t].into(), reference[t].into());
+        let KlToken { mut value, mut slope } = token;
         if term.bias_corrected {
             let (ratio, moves) = whole.unwrap_or_else(|| pass.ratio(log_ratio(t)));
             value *= ratio;
@@ -342,7 +352,7 @@ pub fn in_reward<T: Real>(
         let (mut sum, mut count) = (0.0, 0_usize);
         for t in pair[0]..pair[1] {
             if mask[t] {
-                let (value, _) = estimator.token(old[t].into(), reference[t].into());
+                let KlToken { value, .. } = estimator.token(old[t].into(), reference[t].into());
                 token_rewards[t] -= coef * value;
                 sum += value;
                 count += 1;

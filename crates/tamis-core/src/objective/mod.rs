@@ -50,14 +50,14 @@ pub use entropy::{AdaptiveEntropy, EntropyBonus, EntropyState};
 pub use error::ObjectiveError;
 pub use evaluate::Evaluation;
 pub use importance::Importance;
-pub use kl::{KlController, KlEstimator, KlKind, KlState, KlTerm};
+pub use kl::{KlController, KlEstimator, KlKind, KlState, KlTerm, KlToken};
 pub use loss::{
     Cispo, CispoBound, Clip, ClipCov, Decoupled, DppoKl, DppoTv, Dro, GeoMean, Gspo, GspoForm, Ipo, KlCov,
     Luspo, PolicyLoss, PythonLoss, Reinforce, Sapo, TokenLoss, Vespo,
 };
 pub use masks::LossMasks;
 pub use sequence_sums::SequenceSums;
-pub use value::{CriticColumns, ValueMetrics, ValueSums, ValueTerm, explained_variance};
+pub use value::{CriticColumns, ValueMetrics, ValueSums, ValueTerm, ValueToken, explained_variance};
 
 use crate::entry::Entry;
 

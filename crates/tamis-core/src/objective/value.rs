@@ -92,6 +92,17 @@ pub fn explained_variance<T: Real>(values: &[T], returns: &[T], mask: &[bool]) -
     }
 }
 
+/// The critic's loss of one token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ValueToken {
+    /// The loss.
+    pub loss: f64,
+    /// Its derivative with respect to the value.
+    pub slope: f64,
+    /// Whether the clipped branch is strictly the larger.
+    pub is_clipped: bool,
+}
+
 /// Squared error of the critic, `+ coef · aggregated l_t`; the value is kept near its old one.
 /// `l = max((v - R)², (clamp(v, old ± clip) - R)²) / 2`, v the value, R the return. Derivative with respect
 /// to the value: `v - R` if the unclipped branch is the larger or the value is within the bounds, half
@@ -133,22 +144,21 @@ impl ValueTerm {
         self.divisors.check()
     }
 
-    /// One token: loss, derivative with respect to the value, and whether the clipped branch is strictly the
-    /// larger.
+    /// One token's loss.
     ///
     /// ```
-    /// use tamis_core::objective::{Aggregation, ValueTerm};
+    /// use tamis_core::objective::{Aggregation, ValueTerm, ValueToken};
     /// let term = ValueTerm::of(Some(0.5), Aggregation::TokenMean);
     /// // From 0 to 2, return 3: clipped at 0.5, so the loss is 2.5²/2 and the gradient is 0.
-    /// assert_eq!(term.token(2.0, 0.0, 3.0), (3.125, 0.0, true));
+    /// assert_eq!(term.token(2.0, 0.0, 3.0), ValueToken { loss: 3.125, slope: 0.0, is_clipped: true });
     /// // Return 0: the unclipped error is the larger, so the gradient is not 0.
-    /// assert_eq!(term.token(2.0, 0.0, 0.0), (2.0, 2.0, false));
+    /// assert_eq!(term.token(2.0, 0.0, 0.0), ValueToken { loss: 2.0, slope: 2.0, is_clipped: false });
     /// ```
     #[inline]
-    pub fn token(&self, value: f64, old: f64, target: f64) -> (f64, f64, bool) {
+    pub fn token(&self, value: f64, old: f64, target: f64) -> ValueToken {
         let error = value - target;
         let Some(clip) = self.clip else {
-            return (0.5 * error * error, error, false);
+            return ValueToken { loss: 0.5 * error * error, slope: error, is_clipped: false };
         };
         let (low, high) = (old - clip, old + clip);
         let within = value >= low && value <= high;
@@ -163,11 +173,11 @@ impl ValueTerm {
         let (unclipped, clipped) = (error * error, held_error * held_error);
         let held_slope = if within { held_error } else { 0.0 };
         if clipped > unclipped {
-            (0.5 * clipped, held_slope, true)
+            ValueToken { loss: 0.5 * clipped, slope: held_slope, is_clipped: true }
         } else if unclipped > clipped {
-            (0.5 * unclipped, error, false)
+            ValueToken { loss: 0.5 * unclipped, slope: error, is_clipped: false }
         } else {
-            (0.5 * unclipped, 0.5 * (error + held_slope), false)
+            ValueToken { loss: 0.5 * unclipped, slope: 0.5 * (error + held_slope), is_clipped: false }
         }
     }
 
@@ -187,7 +197,8 @@ impl ValueTerm {
                 continue;
             }
             let value = values.value[t].into();
-            let (loss, slope, is_clipped) = self.token(value, values.old[t].into(), values.returns[t].into());
+            let token = self.token(value, values.old[t].into(), values.returns[t].into());
+            let ValueToken { loss, slope, is_clipped } = token;
             sums.tokens += 1;
             sums.loss += loss;
             sums.value += value;

@@ -111,13 +111,9 @@ impl GroupSummary {
         }
     }
 
-    /// The members that estimate without bias how often the prompt is solved: the number with a metric, and
-    /// the number of correct ones.
-    pub(super) fn unbiased(&self) -> (u32, Option<u32>) {
-        match self.first {
-            Some(FirstMembers { num_scored, num_correct }) => (num_scored, num_correct),
-            None => (self.num_scored, self.num_correct),
-        }
+    /// The members that estimate without bias how often the prompt is solved.
+    pub(super) fn unbiased(&self) -> FirstMembers {
+        self.first.unwrap_or(FirstMembers { num_scored: self.num_scored, num_correct: self.num_correct })
     }
 
     /// Statistics by which a filter judges.

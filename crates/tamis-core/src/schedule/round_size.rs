@@ -78,6 +78,13 @@ impl KeepRate {
     }
 }
 
+/// What a step has drawn so far.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DrawnSoFar {
+    pub(super) rounds: u64,
+    pub(super) prompts: u64,
+}
+
 impl ScheduleSettings {
     /// Whether a driver may make a round smaller than requested: only one round at a time, sized by what the
     /// batch lacks.
@@ -86,21 +93,20 @@ impl ScheduleSettings {
     }
 
     /// Prompts of the next round; 0 if the step may draw no more. `deficit` is the number of groups that the
-    /// batch lacks; `drawn` is the number of prompts that the step drew so far, in `rounds` rounds of at most
-    /// `limit`.
+    /// batch lacks; `limit` is the largest number of rounds.
     pub(super) fn round_size(
         &self,
         deficit: usize,
         keep_rate: KeepRate,
         limit: Option<u64>,
-        (rounds, drawn): (u64, u64),
+        drawn: DrawnSoFar,
     ) -> usize {
         let one = self.gen_batch_size as u64;
         let RoundSize::Deficit { granularity, margin } = self.size else {
-            return if limit.is_some_and(|limit| rounds >= limit) { 0 } else { self.gen_batch_size };
+            return if limit.is_some_and(|limit| drawn.rounds >= limit) { 0 } else { self.gen_batch_size };
         };
         let left = match limit {
-            Some(limit) => limit.saturating_mul(one).saturating_sub(drawn),
+            Some(limit) => limit.saturating_mul(one).saturating_sub(drawn.prompts),
             None => MOST_BATCHES.saturating_mul(one),
         };
         let wanted = match keep_rate.estimate() {
@@ -136,7 +142,7 @@ mod tests {
     /// Prompts of the next round, from the numbers of rounds and prompts of the step so far.
     fn size(settings: &ScheduleSettings, deficit: usize, rate: KeepRate, rounds: u64, drawn: u64) -> usize {
         let limit = settings.max_num_gen_batches.most(settings);
-        settings.round_size(deficit, rate, limit, (rounds, drawn))
+        settings.round_size(deficit, rate, limit, DrawnSoFar { rounds, prompts: drawn })
     }
 
     fn seen(kept: u64, groups: u64) -> KeepRate {

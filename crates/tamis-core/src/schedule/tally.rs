@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::selector::Side;
-use super::{GroupSummary, Spent};
+use super::{FirstMembers, GroupSummary, Spent};
 use crate::filter::{DropReason, Verdict};
 
 /// Verdicts on the groups of a round, a step or an epoch, and the statistics of their metric.
@@ -102,7 +102,7 @@ impl Tally {
             self.rated += scored;
             self.correct += correct;
         }
-        if let (scored @ 2.., Some(correct)) = summary.unbiased() {
+        if let FirstMembers { num_scored: scored @ 2.., num_correct: Some(correct) } = summary.unbiased() {
             let (scored, correct) = (u64::from(scored), u64::from(correct));
             self.paired_groups += 1;
             self.pass_rates += correct as f64 / scored as f64;

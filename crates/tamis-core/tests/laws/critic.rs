@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tamis_core::objective::{
     Aggregation, CriticColumns, LengthDivisors, Normalisers, ObjectiveError, ValueColumns, ValueMetrics,
-    ValueSums, ValueTerm, explained_variance,
+    ValueSums, ValueTerm, ValueToken, explained_variance,
 };
 use tamis_core::ragged::Ragged;
 
@@ -189,7 +189,7 @@ fn explained_variance_by_hand() {
 #[test]
 fn the_value_loss_of_a_token_by_hand() {
     let term = ValueTerm::of(Some(1.0), Aggregation::TokenMean);
-    for ((value, old, target), expected) in [
+    for ((value, old, target), (loss, slope, is_clipped)) in [
         // Within the bound: (1/2)²/2.
         ((0.5, 0.0, 1.0), (0.125, -0.5, false)),
         // Clipped at 1, which is farther from the target than 3.
@@ -200,6 +200,7 @@ fn the_value_loss_of_a_token_by_hand() {
         ((3.0, 0.0, 2.0), (0.5, 0.5, false)),
         ((-3.0, 0.0, -2.0), (0.5, -0.5, false)),
     ] {
+        let expected = ValueToken { loss, slope, is_clipped };
         assert_eq!(term.token(value, old, target), expected, "{value} {old} {target}");
     }
 }

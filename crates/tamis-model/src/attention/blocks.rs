@@ -150,6 +150,14 @@ impl Block {
     }
 }
 
+/// Numbers of positions of a tile.
+pub(super) struct Seen {
+    /// Those that a row sees.
+    pub by_row: usize,
+    /// Those that the last row of its piece sees.
+    pub by_last: usize,
+}
+
 impl Piece {
     /// The part of a tile that lies in the piece's own stretch, counted from the stretch's first row.
     pub(super) fn of_own(&self, tile: &Range<usize>) -> Option<Range<usize>> {
@@ -158,11 +166,9 @@ impl Piece {
         (!part.is_empty()).then_some(part)
     }
 
-    /// How many positions of a tile row `i` sees, and how many the last row sees.
-    pub(super) fn seen(&self, i: usize, tile: &Range<usize>) -> (usize, usize) {
-        (
-            self.visible(i).clamp(tile.start, tile.end) - tile.start,
-            self.end().clamp(tile.start, tile.end) - tile.start,
-        )
+    /// What row `i` sees of a tile.
+    pub(super) fn seen(&self, i: usize, tile: &Range<usize>) -> Seen {
+        let of_tile = |position: usize| position.clamp(tile.start, tile.end) - tile.start;
+        Seen { by_row: of_tile(self.visible(i)), by_last: of_tile(self.end()) }
     }
 }

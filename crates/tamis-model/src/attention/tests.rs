@@ -69,11 +69,12 @@ fn rows_of_blocks_are_those_of_generation_to_the_bit() {
                     let at = (i * rows + row) * stride;
                     let mut scores = vec![0.0; len.next_multiple_of(PANEL)];
                     let width = scores.len();
-                    score(level, head, &q[at..], 1, &span, &mut scores, width);
+                    score(level, head, &q[at..], 1, &span, RowsMut::new(&mut scores, width));
                     let mut sums = Vec::new();
                     softmax(level, &mut scores, width, &[len], len, head.scale, &mut sums);
                     let mut expected = vec![0.0; stride];
-                    mix(level, head, &scores, width, 1, &span, &mut expected, ChainStart::Zero);
+                    let weights = Rows::new(&scores, width);
+                    mix(level, head, weights, 1, &span, &mut expected, ChainStart::Zero);
                     normalise(level, &mut expected, sums[0]);
                     assert_eq!(out[at..][..stride], expected, "{level:?} {prompt} {members:?} row {row}");
                 }

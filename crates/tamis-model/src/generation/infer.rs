@@ -12,7 +12,7 @@ use crate::floats::Floats;
 use crate::linear;
 use crate::model::Model;
 use crate::norm;
-use crate::product::ChainStart;
+use crate::product::{ChainStart, Rows, RowsMut};
 use crate::rotary::Rotary;
 use crate::simd::{APART, PANEL};
 use crate::threads::{Parts, Threads};
@@ -148,8 +148,7 @@ pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut Inf
                 weight,
                 bias(i),
                 &scratch.normed,
-                out,
-                kv_width,
+                RowsMut::new(out, kv_width),
                 ChainStart::Zero,
             );
         }
@@ -182,8 +181,7 @@ pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut Inf
             tensors.q,
             bias(0),
             &scratch.normed,
-            &mut scratch.raw_q,
-            q_width,
+            RowsMut::new(&mut scratch.raw_q, q_width),
             ChainStart::Zero,
         );
         place_queries(context, index, &positions, scratch);
@@ -194,8 +192,7 @@ pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut Inf
             tensors.o,
             tensors.o_bias,
             &scratch.mixed,
-            &mut scratch.stream,
-            d,
+            RowsMut::new(&mut scratch.stream, d),
             ChainStart::Output,
         );
         norm::forward(threads, &scratch.stream, model.weight(tensors.mlp_norm), eps, &mut scratch.normed);
@@ -205,8 +202,7 @@ pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut Inf
             tensors.gate,
             None,
             &scratch.normed,
-            &mut scratch.gate,
-            f,
+            RowsMut::new(&mut scratch.gate, f),
             ChainStart::Zero,
         );
         linear::forward(
@@ -215,8 +211,7 @@ pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut Inf
             tensors.up,
             None,
             &scratch.normed,
-            &mut scratch.up,
-            f,
+            RowsMut::new(&mut scratch.up, f),
             ChainStart::Zero,
         );
         activation::forward(threads, &scratch.gate, &scratch.up, &mut scratch.act);
@@ -226,8 +221,7 @@ pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut Inf
             tensors.down,
             None,
             &scratch.act,
-            &mut scratch.stream,
-            d,
+            RowsMut::new(&mut scratch.stream, d),
             ChainStart::Output,
         );
     }
@@ -250,8 +244,7 @@ pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut Inf
         layout.head,
         None,
         &scratch.normed,
-        &mut scratch.logits,
-        vocab,
+        RowsMut::new(&mut scratch.logits, vocab),
         ChainStart::Zero,
     );
 }
@@ -451,14 +444,16 @@ fn attend_unit<'a>(
         if count > 1 && rows == 1 {
             let mut at = 0;
             for span in common_heads() {
-                score_heads(level, head, count, queries, &span, &mut scores[at..], (apart, scores_apart));
+                let scores = RowsMut::new(&mut scores[at..], scores_apart);
+                score_heads(level, head, count, Rows::new(queries, apart), &span, scores);
                 at += span.first.len;
             }
         } else {
             for i in 0..count {
                 let mut at = i * scores_apart;
                 for span in common(first + i) {
-                    score(level, head, &queries[i * apart..], rows, &span, &mut scores[at..], width);
+                    let scores = RowsMut::new(&mut scores[at..], width);
+                    score(level, head, &queries[i * apart..], rows, &span, scores);
                     at += span.len;
                 }
             }
@@ -468,12 +463,14 @@ fn attend_unit<'a>(
             let mut at = i * shared * width + together;
             if count > 1 {
                 for span in item.cache.heads_spans(shape, layer, first, own(item)) {
-                    score_heads(level, head, count, queries, &span, &mut scores[at..], (apart, scores_apart));
+                    let scores = RowsMut::new(&mut scores[at..], scores_apart);
+                    score_heads(level, head, count, Rows::new(queries, apart), &span, scores);
                     at += span.first.len;
                 }
             } else {
                 for span in item.cache.spans(shape, layer, first, own(item)) {
-                    score(level, head, queries, shared, &span, &mut scores[at..], width);
+                    let scores = RowsMut::new(&mut scores[at..], width);
+                    score(level, head, queries, shared, &span, scores);
                     at += span.len;
                 }
             }
@@ -490,16 +487,8 @@ fn attend_unit<'a>(
         if count > 1 && rows == 1 {
             let (mut begin, mut at) = (ChainStart::Zero, 0);
             for span in common_heads() {
-                mix_heads(
-                    level,
-                    head,
-                    count,
-                    &scores[at..],
-                    &span,
-                    mixed,
-                    (scores_apart, mixed_apart),
-                    begin,
-                );
+                let weights = Rows::new(&scores[at..], scores_apart);
+                mix_heads(level, head, count, weights, &span, RowsMut::new(mixed, mixed_apart), begin);
                 begin = ChainStart::Output;
                 at += span.first.len;
             }
@@ -508,7 +497,7 @@ fn attend_unit<'a>(
                 let (mut begin, mut at) = (ChainStart::Zero, i * scores_apart);
                 for span in common(first + i) {
                     let out = &mut mixed[i * mixed_apart..];
-                    mix(level, head, &scores[at..], width, rows, &span, out, begin);
+                    mix(level, head, Rows::new(&scores[at..], width), rows, &span, out, begin);
                     begin = ChainStart::Output;
                     at += span.len;
                 }
@@ -519,14 +508,15 @@ fn attend_unit<'a>(
             let out = &mut mixed[i * shared * head.stride..];
             if count > 1 {
                 for span in item.cache.heads_spans(shape, layer, first, own(item)) {
-                    let strides = (scores_apart, mixed_apart);
-                    mix_heads(level, head, count, &scores[at..], &span, out, strides, begin);
+                    let (weights, out) =
+                        (Rows::new(&scores[at..], scores_apart), RowsMut::new(out, mixed_apart));
+                    mix_heads(level, head, count, weights, &span, out, begin);
                     begin = ChainStart::Output;
                     at += span.first.len;
                 }
             } else {
                 for span in item.cache.spans(shape, layer, first, own(item)) {
-                    mix(level, head, &scores[at..], width, shared, &span, out, begin);
+                    mix(level, head, Rows::new(&scores[at..], width), shared, &span, out, begin);
                     begin = ChainStart::Output;
                     at += span.len;
                 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::cache::{Cache, Prefix};
 use super::kept::{Kept, TurnPlace};
 use super::request::{CompletionEnd, GenerationRequest, RequestId, TokenMask};
-use super::sampling::{Alternatives, SamplingScratch, alternatives, draw};
+use super::sampling::{Alternatives, Draw, Drawn, SamplingScratch, alternatives, draw};
 use crate::config::TransformerConfig;
 use crate::floats::Floats;
 use crate::simd::SimdLevel;
@@ -111,8 +111,8 @@ pub(super) fn extend(
     let index = running.tokens.len() as u64;
     let history = [&prompt[..], &running.tokens[..]];
     let allowed = running.masked.as_ref().map(|masked| &*masked.allowed);
-    let key = keys[running.sample];
-    let (token, logprob, entropy) = draw(level, logits, params, history, allowed, key, index, scratch);
+    let of_token = Draw { params, history, allowed, key: keys[running.sample], index };
+    let Drawn { token, logprob, entropy } = draw(level, logits, &of_token, scratch);
     // NaN or infinity among the logits makes every token's log-probability NaN.
     if !logprob.is_finite() {
         running.finish = Some(CompletionEnd::NotFinite);

@@ -7,7 +7,7 @@ use tamis_core::random::Key;
 use thiserror::Error;
 
 use crate::simd::SimdLevel;
-use crate::vocabulary::{powers, statistics};
+use crate::vocabulary::{Statistics, powers, statistics};
 
 /// Sampling parameters, and the conditions that end a completion.
 #[derive(Debug, Clone, PartialEq)]
@@ -121,21 +121,35 @@ pub(super) struct SamplingScratch {
     order: Vec<u32>,
 }
 
-/// Draws the token after `history` (the prompt, then the completion so far) among the `allowed` ones; `index`
-/// counts the completion's tokens. Returns it with its log-probability and the entropy before penalty, mask
-/// and truncation.
-#[expect(clippy::too_many_arguments, reason = "one call, of one token")]
-pub(super) fn draw(
-    level: SimdLevel,
-    logits: &[f32],
-    params: &SamplingParams,
-    history: [&[u32]; 2],
-    allowed: Option<&[u64]>,
-    key: Key,
-    index: u64,
-    scratch: &mut SamplingScratch,
-) -> (u32, f32, f32) {
+/// What decides the draw of a token beside the logits.
+pub(super) struct Draw<'a> {
+    pub params: &'a SamplingParams,
+    /// The prompt, then the completion so far.
+    pub history: [&'a [u32]; 2],
+    /// A bit for each token that may be drawn; `None`: all.
+    pub allowed: Option<&'a [u64]>,
+    pub key: Key,
+    /// Number of tokens of the completion so far.
+    pub index: u64,
+}
+
+/// A drawn token.
+#[derive(Debug, PartialEq)]
+pub(super) struct Drawn {
+    pub token: u32,
+    /// Before penalty, mask and truncation, as the entropy.
+    pub logprob: f32,
+    pub entropy: f32,
+}
+
+/// Draws the next token.
+pub(super) fn draw(level: SimdLevel, logits: &[f32], draw: &Draw, scratch: &mut SamplingScratch) -> Drawn {
+    let Draw { params, history, allowed, key, index } = *draw;
     let inverse = 1.0 / params.logprob_temperature();
+    let drawn = |token: usize, row: Statistics| {
+        let logprob = row.logprob(logits[token], inverse);
+        Drawn { token: token as u32, logprob, entropy: row.entropy() }
+    };
     let SamplingScratch { weights, altered, order } = scratch;
     let alters = (params.repetition_penalty - 1.0).abs() > 0.0 || allowed.is_some();
     if alters {
@@ -153,7 +167,7 @@ pub(super) fn draw(
         let token =
             effective.iter().enumerate().fold(0, |best, (i, &x)| if x > effective[best] { i } else { best });
         let row = statistics(level, logits, inverse);
-        return (token as u32, row.logprob(logits[token], inverse), row.entropy());
+        return drawn(token, row);
     }
     weights.resize(logits.len(), 0.0);
     let mut row = powers(level, effective, inverse, weights);
@@ -164,7 +178,7 @@ pub(super) fn draw(
     if alters {
         row = statistics(level, logits, inverse);
     }
-    (token as u32, row.logprob(logits[token], inverse), row.entropy())
+    drawn(token, row)
 }
 
 /// The rank of the drawn token and the likeliest tokens.
@@ -288,21 +302,20 @@ mod tests {
 
     use super::*;
 
-    /// Token, log-probability and entropy of a draw.
     fn drawn(
         logits: &[f32],
         params: &SamplingParams,
         history: &[u32],
         allowed: Option<&[u64]>,
         index: u64,
-    ) -> (u32, f32, f32) {
+    ) -> Drawn {
         let (level, key) = (SimdLevel::detect(), Key::new(5, Purpose::Rollout));
         let mut scratch = SamplingScratch::default();
-        draw(level, logits, params, [history, &[]], allowed, key, index, &mut scratch)
+        draw(level, logits, &Draw { params, history: [history, &[]], allowed, key, index }, &mut scratch)
     }
 
     fn take(logits: &[f32], params: &SamplingParams, history: &[u32], index: u64) -> (u32, f32) {
-        let (token, logprob, _) = drawn(logits, params, history, None, index);
+        let Drawn { token, logprob, .. } = drawn(logits, params, history, None, index);
         (token, logprob)
     }
 
@@ -368,7 +381,7 @@ mod tests {
         let plain = SamplingParams::default();
         let mut counts = vec![0.0; 4];
         for index in 0..20_000 {
-            let (token, logprob, entropy) = drawn(&halves(), &plain, 0b1010, index);
+            let Drawn { token, logprob, entropy } = drawn(&halves(), &plain, 0b1010, index);
             counts[token as usize] += 1.0 / 20_000.0;
             assert!((logprob - halves()[token as usize]).abs() < 1e-6);
             assert!((entropy - 1.75 * 2f32.ln()).abs() < 1e-6);
@@ -376,11 +389,14 @@ mod tests {
         assert_frequencies(&counts, &[0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0]);
         // Weights relative to the likeliest of all would both be 0.
         let far = [0.0, -500.0, -501.0];
-        assert!((0..50).all(|index| drawn(&far, &plain, 0b110, index).0 > 0));
+        assert!((0..50).all(|index| drawn(&far, &plain, 0b110, index).token > 0));
         let greedy = SamplingParams { greedy: true, ..plain.clone() };
-        assert_eq!(drawn(&far, &greedy, 0b110, 0).0, 1);
+        assert_eq!(drawn(&far, &greedy, 0b110, 0).token, 1);
         let top = SamplingParams { top_k: 1, ..plain };
-        assert!((0..50).all(|index| drawn(&far, &top, 0b110, index).0 == 1), "truncated among the allowed");
+        assert!(
+            (0..50).all(|index| drawn(&far, &top, 0b110, index).token == 1),
+            "truncated among the allowed"
+        );
     }
 
     #[test]
@@ -391,7 +407,7 @@ mod tests {
             SamplingParams { top_k: 1, repetition_penalty: 3.0, ..SamplingParams::default() },
             SamplingParams { greedy: true, ..SamplingParams::default() },
         ] {
-            let (.., entropy) = drawn(&halves(), &params, &[0, 0], None, 0);
+            let Drawn { entropy, .. } = drawn(&halves(), &params, &[0, 0], None, 0);
             assert!((entropy - expected).abs() < 1e-6, "{entropy}");
         }
     }

@@ -10,7 +10,8 @@ use super::head::{PassOptions, Upstream};
 use super::sequence::{Sequence, SequenceError};
 use super::workspace::Workspace;
 use super::{
-    Coefficients, Gradients, HeldPass, RawOutputs, TokenScores, backward_pass, check_head, forward_pass, hold,
+    Coefficients, Gradients, HeldPass, Pass, RawOutputs, TokenScores, backward_pass, check_head,
+    forward_pass, hold,
 };
 use crate::config::OutputHead;
 use crate::model::Model;
@@ -75,8 +76,8 @@ pub fn score_with_top(
         return Err(fault!("the {number} likeliest of {vocab_size} tokens").into());
     }
     let options = PassOptions { temperature, recompute: true, keep_logits_bytes: 0 };
-    let (head, beside) = (OutputHead::Vocabulary, Beside::Top(number));
-    let (outputs, _) = forward_pass(threads, model, workspace, (sequences, beside), head, options, false)?;
+    let pass = Pass { sequences, beside: Beside::Top(number), head: OutputHead::Vocabulary, options };
+    let (outputs, _) = forward_pass(threads, model, workspace, pass, false)?;
     let RawOutputs { lengths, first, second, top, .. } = outputs;
     Ok((TokenScores::of(&lengths, first, second), top))
 }
@@ -91,10 +92,10 @@ pub fn forward_hold_beside(
     candidates: Candidates<'_>,
     options: PassOptions,
 ) -> Result<(TokenScores, Vec<f32>, HeldPass), SequenceError> {
-    let head = OutputHead::Vocabulary;
     check_candidates(model, sequences, candidates)?;
     let beside = Beside::Candidates(candidates);
-    let (outputs, held) = hold(threads, model, workspace, (sequences, beside), head, options)?;
+    let pass = Pass { sequences, beside, head: OutputHead::Vocabulary, options };
+    let (outputs, held) = hold(threads, model, workspace, pass)?;
     let RawOutputs { lengths, first, second, .. } = outputs;
     let stride = candidates.per_token + 1;
     let own = |values: Vec<f32>| values.into_iter().step_by(stride).collect::<Vec<f32>>();

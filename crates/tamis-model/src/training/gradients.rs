@@ -43,7 +43,7 @@ impl Gradients {
         self.values.iter_mut().for_each(|value| *value *= factor);
     }
 
-    pub(super) fn of_mut(&mut self, index: usize) -> &mut [f32] {
+    pub(crate) fn of_mut(&mut self, index: usize) -> &mut [f32] {
         self.layout.tensors[index].of_mut(&mut self.values)
     }
 }

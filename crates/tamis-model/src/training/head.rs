@@ -10,7 +10,7 @@ use crate::config::{OutputHead, TransformerConfig};
 use crate::floats::Floats;
 use crate::linear::{self, Flipped};
 use crate::norm;
-use crate::product::ChainStart;
+use crate::product::{ChainStart, Rows, RowsMut};
 use crate::simd::PANEL;
 use crate::threads::Parts;
 use crate::vocabulary::{self, RowBack, Statistics};
@@ -105,7 +105,17 @@ pub(crate) fn block_rows(vocab: usize) -> usize {
 /// Logits of scored rows `first..first + count` into `out`.
 fn logits(context: &LayerContext, normed: &[f32], out: &mut [f32], vocab: usize) {
     let LayerContext { threads, model, .. } = *context;
-    linear::forward(threads, model, model.layout().head, None, normed, out, vocab, ChainStart::Zero);
+    let out = RowsMut::new(out, vocab);
+    linear::forward(threads, model, model.layout().head, None, normed, out, ChainStart::Zero);
+}
+
+/// A pass with its buffers.
+pub(super) struct HeadPass<'a> {
+    pub(super) options: PassOptions,
+    /// Whether the logits are kept.
+    pub(super) keep: bool,
+    pub(super) kept: &'a mut KeptRows,
+    pub(super) scratch: &'a mut HeadScratch,
 }
 
 /// Outputs for a chunk's targets, in the order of its sequences.
@@ -127,16 +137,9 @@ pub(super) struct TopOutputs<'a> {
 }
 
 /// Computes the outputs of a chunk.
-pub(super) fn forward(
-    context: &LayerContext,
-    stream: &[f32],
-    options: PassOptions,
-    keep: bool,
-    kept: &mut KeptRows,
-    scratch: &mut HeadScratch,
-    out: Outputs<'_>,
-) {
+pub(super) fn forward(context: &LayerContext, stream: &[f32], pass: HeadPass<'_>, out: Outputs<'_>) {
     let LayerContext { threads, model, batch, .. } = *context;
+    let HeadPass { options, keep, kept, scratch } = pass;
     let config = model.config();
     let (width, size) = (config.hidden_size, config.vocab_size);
     let vocab = size.next_multiple_of(PANEL);
@@ -231,13 +234,9 @@ pub(super) fn forward(
 
 /// Sets `out` (the derivative by the last layer's output) and adds to the gradients of the head and the final
 /// norm.
-#[expect(clippy::too_many_arguments, reason = "a pass with its buffers")]
 pub(super) fn backward(
     context: &LayerContext,
-    options: PassOptions,
-    keep: bool,
-    kept: &mut KeptRows,
-    scratch: &mut HeadScratch,
+    mut pass: HeadPass<'_>,
     upstream: &Upstream,
     gradients: &mut Gradients,
     out: &mut [f32],
@@ -246,21 +245,22 @@ pub(super) fn backward(
     let config = model.config();
     let width = config.hidden_size;
     let scored = &batch.scored;
-    scratch.derivative.resize(scored.len() * width);
+    pass.scratch.derivative.resize(scored.len() * width);
     match config.head {
         OutputHead::Vocabulary => {
-            vocabulary_backward(context, options, keep, kept, scratch, upstream, gradients);
+            vocabulary_backward(context, &mut pass, upstream, gradients);
         }
         OutputHead::Value => {
-            value_head::backward(context, &kept.normed, &upstream.first, &mut scratch.derivative, gradients);
+            let derivative = &mut pass.scratch.derivative;
+            value_head::backward(context, &pass.kept.normed, &upstream.first, derivative, gradients);
         }
     }
-    let KeptRows { rows, normed, .. } = kept;
+    let KeptRows { rows, normed, .. } = pass.kept;
     // `normed` is no longer needed, so it takes the derivative by the rows.
     normed.fill(0.0);
     let norm = model.layout().norm;
     let eps = config.rms_norm_eps as f32;
-    let derivative = &scratch.derivative;
+    let derivative = &pass.scratch.derivative;
     norm::backward(threads, rows, model.weight(norm), eps, derivative, normed, gradients.of_mut(norm));
     out.fill(0.0);
     for (&row, from) in scored.iter().zip(normed.chunks_exact(width)) {
@@ -271,20 +271,18 @@ pub(super) fn backward(
 /// Sets `scratch.derivative` (by the normalised rows) and adds to the gradient of the vocabulary's weights.
 fn vocabulary_backward(
     context: &LayerContext,
-    options: PassOptions,
-    keep: bool,
-    kept: &mut KeptRows,
-    scratch: &mut HeadScratch,
+    pass: &mut HeadPass<'_>,
     upstream: &Upstream,
     gradients: &mut Gradients,
 ) {
     let LayerContext { threads, model, batch, .. } = *context;
+    let HeadPass { options, keep, kept, scratch } = pass;
     let config = model.config();
     let (width, size) = (config.hidden_size, config.vocab_size);
     let vocab = size.next_multiple_of(PANEL);
-    let scored = &batch.scored;
-    let KeptRows { normed, logits: values, statistics, .. } = kept;
-    let HeadScratch { logits: block_values, derivative, packed, flipped } = scratch;
+    let (scored, keep) = (&batch.scored, *keep);
+    let KeptRows { normed, logits: values, statistics, .. } = &mut **kept;
+    let HeadScratch { logits: block_values, derivative, packed, flipped } = &mut **scratch;
     let block = block_rows(vocab).min(scored.len().max(1));
     let values = if keep {
         values
@@ -331,16 +329,8 @@ fn vocabulary_backward(
             });
         }
         linear::pack_input(threads, &normed[here.clone()], width, packed);
-        linear::backward_weight(threads, (size, width), packed, count, values, vocab, gradients.of_mut(head));
-        linear::backward_input(
-            threads,
-            model,
-            head,
-            values,
-            vocab,
-            &mut derivative[here],
-            &mut flipped,
-            ChainStart::Zero,
-        );
+        let (dy, dx) = (Rows::new(values, vocab), &mut derivative[here]);
+        linear::backward_weight(threads, model, head, packed, dy, gradients);
+        linear::backward_input(threads, model, head, dy, dx, &mut flipped, ChainStart::Zero);
     }
 }

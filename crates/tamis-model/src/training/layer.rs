@@ -1,6 +1,6 @@
 //! One transformer layer over ragged rows, forward and backward.
 
-use super::batch::{self, PackedBatch};
+use super::batch::{PackedBatch, PackedGroup};
 use super::gradients::Gradients;
 use super::watch::PassWatch;
 use crate::activation;
@@ -10,8 +10,8 @@ use crate::layout::Layer;
 use crate::linear::{self, Flipped};
 use crate::model::Model;
 use crate::norm;
-use crate::product::ChainStart;
-use crate::rotary::{Rotary, rotate, rotate_back, rotate_into};
+use crate::product::{ChainStart, Rows, RowsMut};
+use crate::rotary::{Angles, Rotary, rotate, rotate_back, rotate_into};
 use crate::simd::lanes::{LANES, pad};
 use crate::threads::{Parts, Threads};
 
@@ -114,7 +114,15 @@ struct Shape {
     head: Head,
 }
 
-impl LayerContext<'_> {
+/// A part of a `[group][kv head]` buffer.
+struct Part<'a> {
+    group: &'a PackedGroup,
+    kv_head: usize,
+    /// Its first row, if each row of the buffer is one.
+    first: usize,
+}
+
+impl<'c> LayerContext<'c> {
     fn shape(&self) -> Shape {
         let config = self.model.config();
         Shape {
@@ -131,11 +139,10 @@ impl LayerContext<'_> {
         self.batch.groups.iter().flat_map(move |group| std::iter::repeat_n(group.rows.len() * per_row, kv))
     }
 
-    /// Group, kv head and first value (of `per_row` each) of a part.
-    fn part(&self, task: usize, per_row: usize) -> (&batch::PackedGroup, usize, usize) {
+    fn part(&self, task: usize) -> Part<'c> {
         let kv = self.model.config().num_kv_heads;
-        let (group, head) = (&self.batch.groups[task / kv], task % kv);
-        (group, head, (group.rows.start * kv + head * group.rows.len()) * per_row)
+        let (group, kv_head) = (&self.batch.groups[task / kv], task % kv);
+        Part { group, kv_head, first: group.rows.start * kv + kv_head * group.rows.len() }
     }
 
     fn num_parts(&self) -> usize {
@@ -172,7 +179,7 @@ pub(super) fn forward(
         (2, tensors.v, &mut *raw_v, kv_width),
     ] {
         out.resize(rows * width);
-        linear::forward(threads, model, weight, bias(i), normed, out, width, ChainStart::Zero);
+        linear::forward(threads, model, weight, bias(i), normed, RowsMut::new(out, width), ChainStart::Zero);
     }
     split_heads(context, tensors, [raw_q, raw_k, raw_v], [q, k, v]);
     attend(context, saved, &mut scratch.heads);
@@ -186,15 +193,22 @@ pub(super) fn forward(
         tensors.o,
         tensors.o_bias,
         &saved.mixed,
-        &mut saved.middle,
-        config.hidden_size,
+        RowsMut::new(&mut saved.middle, config.hidden_size),
         ChainStart::Output,
     );
     norm::forward(threads, &saved.middle, model.weight(tensors.mlp_norm), eps, &mut scratch.normed);
     let width = config.intermediate_size;
     for (weight, out) in [(tensors.gate, &mut saved.gate), (tensors.up, &mut saved.up)] {
         out.resize(rows * width);
-        linear::forward(threads, model, weight, None, &scratch.normed, out, width, ChainStart::Zero);
+        linear::forward(
+            threads,
+            model,
+            weight,
+            None,
+            &scratch.normed,
+            RowsMut::new(out, width),
+            ChainStart::Zero,
+        );
     }
     scratch.act.resize(rows * width);
     activation::forward(threads, &saved.gate, &saved.up, &mut scratch.act);
@@ -205,8 +219,7 @@ pub(super) fn forward(
         tensors.down,
         None,
         &scratch.act,
-        out,
-        config.hidden_size,
+        RowsMut::new(out, config.hidden_size),
         ChainStart::Output,
     );
 }
@@ -217,16 +230,16 @@ pub(crate) fn place_head(
     raw: &[f32],
     weight: Option<&[f32]>,
     eps: f32,
-    angles: (&[f32], &[f32]),
+    angles: Angles,
     out: &mut [f32],
 ) {
     let (live, padding) = out.split_at_mut(raw.len());
     match weight {
         Some(weight) => {
             norm::rms_norm(threads.level(), raw, weight, eps, live);
-            rotate(threads.level(), live, angles.0, angles.1);
+            rotate(threads.level(), live, angles);
         }
-        None => rotate_into(threads.level(), raw, angles.0, angles.1, live),
+        None => rotate_into(threads.level(), raw, angles, live),
     }
     padding.fill(0.0);
 }
@@ -263,7 +276,7 @@ fn split_heads(
         Parts::new(v, context.parts(head.stride)),
     );
     threads.run(context.num_parts(), |task| {
-        let (group, kv_head, _) = context.part(task, 0);
+        let Part { group, kv_head, .. } = context.part(task);
         let (q, k, v) = (parts.0.take(task), parts.1.take(task), parts.2.take(task));
         let len = group.rows.len();
         for (t, row) in group.rows.clone().enumerate() {
@@ -305,12 +318,11 @@ fn group<'a>(
     task: usize,
 ) -> AttentionGroup<'a> {
     let Shape { shared, head, .. } = context.shape();
-    let (_, _, first) = context.part(task, head.stride);
-    let rows = &context.batch.groups[task / context.model.config().num_kv_heads];
-    let size = rows.rows.len() * head.stride;
+    let Part { group, first, .. } = context.part(task);
+    let (first, size) = (first * head.stride, group.rows.len() * head.stride);
     AttentionGroup {
-        prompt: rows.shared,
-        members: &rows.members,
+        prompt: group.shared,
+        members: &group.members,
         q: &q[first * shared..][..size * shared],
         k: &k[first..][..size],
         v: &v[first..][..size],
@@ -363,17 +375,19 @@ pub(super) fn backward(
 
     // Feed-forward: `act` holds the derivative by the activation's output, then that output.
     act.resize(rows * f);
-    linear::backward_input(threads, model, tensors.down, stream, d, act, flipped, ChainStart::Zero);
+    let dy = Rows::new(stream, d);
+    linear::backward_input(threads, model, tensors.down, dy, act, flipped, ChainStart::Zero);
     activation::backward(threads, &mut saved.gate, &mut saved.up, act);
     linear::pack_input(threads, act, f, packed);
-    linear::backward_weight(threads, (d, f), packed, rows, stream, d, gradients.of_mut(tensors.down));
+    linear::backward_weight(threads, model, tensors.down, packed, dy, gradients);
     norm::forward(threads, &saved.middle, model.weight(tensors.mlp_norm), eps, normed);
     linear::pack_input(threads, normed, d, packed);
     for (weight, dy, begin) in
         [(tensors.gate, &saved.gate, ChainStart::Zero), (tensors.up, &saved.up, ChainStart::Output)]
     {
-        linear::backward_weight(threads, (f, d), packed, rows, dy, f, gradients.of_mut(weight));
-        linear::backward_input(threads, model, weight, dy, f, dnormed, flipped, begin);
+        let dy = Rows::new(dy, f);
+        linear::backward_weight(threads, model, weight, packed, dy, gradients);
+        linear::backward_input(threads, model, weight, dy, dnormed, flipped, begin);
     }
     let weight = model.weight(tensors.mlp_norm);
     norm::backward(threads, &saved.middle, weight, eps, dnormed, stream, gradients.of_mut(tensors.mlp_norm));
@@ -384,18 +398,10 @@ pub(super) fn backward(
         linear::backward_bias(stream, d, gradients.of_mut(bias));
     }
     linear::pack_input(threads, &saved.mixed, q_width, packed);
-    linear::backward_weight(threads, (d, q_width), packed, rows, stream, d, gradients.of_mut(tensors.o));
-    scratch.drows.resize(rows * q_width);
-    linear::backward_input(
-        threads,
-        model,
-        tensors.o,
-        stream,
-        d,
-        &mut scratch.drows,
-        flipped,
-        ChainStart::Zero,
-    );
+    let (dy, drows) = (Rows::new(stream, d), &mut scratch.drows);
+    linear::backward_weight(threads, model, tensors.o, packed, dy, gradients);
+    drows.resize(rows * q_width);
+    linear::backward_input(threads, model, tensors.o, dy, drows, flipped, ChainStart::Zero);
     attend_backward(context, saved, scratch);
     norm::forward(threads, x, model.weight(tensors.input_norm), eps, &mut scratch.normed);
     linear::pack_input(threads, &scratch.normed, d, &mut scratch.packed);
@@ -408,9 +414,10 @@ pub(super) fn backward(
         if let Some(bias) = tensors.qkv_bias {
             linear::backward_bias(drows, n, gradients.of_mut(bias[i]));
         }
-        linear::backward_weight(threads, (n, d), packed, rows, drows, n, gradients.of_mut(weight));
+        let dy = Rows::new(drows, n);
+        linear::backward_weight(threads, model, weight, packed, dy, gradients);
         let begin = if i == 0 { ChainStart::Zero } else { ChainStart::Output };
-        linear::backward_input(threads, model, weight, drows, n, dnormed, flipped, begin);
+        linear::backward_input(threads, model, weight, dy, dnormed, flipped, begin);
     }
     let weight = model.weight(tensors.input_norm);
     norm::backward(threads, x, weight, eps, &scratch.dnormed, stream, gradients.of_mut(tensors.input_norm));
@@ -433,12 +440,12 @@ fn attend_backward(context: &LayerContext, saved: &Saved, scratch: &mut LayerScr
     );
     threads.run(context.num_parts(), |task| {
         let group = group(context, &saved.q, &saved.k, &saved.v, task);
-        let (rows, kv_head, first) = context.part(task, shared);
-        let len = rows.rows.len();
+        let Part { group: PackedGroup { rows, .. }, kv_head, first } = context.part(task);
+        let len = rows.len();
         let dout = parts.0.take(task);
         let (dq, dk, dv) = (parts.1.take(task), parts.2.take(task), parts.3.take(task));
         for i in 0..shared {
-            for (t, row) in rows.rows.clone().enumerate() {
+            for (t, row) in rows.clone().enumerate() {
                 let from = (row * heads + kv_head * shared + i) * head.dim;
                 let at = i * len + t;
                 copy_head(&drows[from..][..head.dim], &mut dout[at * head.stride..][..head.stride]);
@@ -446,7 +453,7 @@ fn attend_backward(context: &LayerContext, saved: &Saved, scratch: &mut LayerScr
         }
         dk.fill(0.0);
         dv.fill(0.0);
-        let back = Back { out: dout, lse: &saved.lse[first..][..shared * len] };
+        let back = Back { out: dout, lse: &saved.lse[first * shared..][..shared * len] };
         attention::backward(threads.level(), head, &group, &back, dq, dk, dv);
     });
 }
@@ -484,7 +491,7 @@ fn rows_backward(
                 for (h, out) in out.chunks_exact_mut(head.dim).enumerate() {
                     let from = &source[place(context, row, h, count) * head.stride..][..head.dim];
                     if which < 2 {
-                        rotate_back(threads.level(), from, angles.0, angles.1, out);
+                        rotate_back(threads.level(), from, angles, out);
                     } else {
                         copy_head(from, out);
                     }

@@ -27,7 +27,7 @@ use crate::linear;
 use crate::model::Model;
 use crate::norm;
 use crate::panels;
-use crate::product::ChainStart;
+use crate::product::{ChainStart, RowsMut};
 use crate::threads::{Parts, Threads};
 use batch::PackedBatch;
 use beside::Beside;
@@ -72,9 +72,8 @@ pub fn score(
     temperature: f32,
 ) -> Result<TokenScores, SequenceError> {
     let options = PassOptions { temperature, recompute: true, keep_logits_bytes: 0 };
-    let given = (sequences, Beside::Nothing);
-    let (outputs, _) =
-        forward_pass(threads, model, workspace, given, OutputHead::Vocabulary, options, false)?;
+    let pass = Pass { sequences, beside: Beside::Nothing, head: OutputHead::Vocabulary, options };
+    let (outputs, _) = forward_pass(threads, model, workspace, pass, false)?;
     Ok(outputs.into_scores())
 }
 
@@ -87,8 +86,8 @@ pub fn forward_hold(
     sequences: &[Sequence],
     options: PassOptions,
 ) -> Result<(TokenScores, HeldPass), SequenceError> {
-    let given = (sequences, Beside::Nothing);
-    let (outputs, held) = hold(threads, model, workspace, given, OutputHead::Vocabulary, options)?;
+    let pass = Pass { sequences, beside: Beside::Nothing, head: OutputHead::Vocabulary, options };
+    let (outputs, held) = hold(threads, model, workspace, pass)?;
     Ok((outputs.into_scores(), held))
 }
 
@@ -135,8 +134,8 @@ pub fn values(
     sequences: &[Sequence],
 ) -> Result<Ragged<f32>, SequenceError> {
     let options = PassOptions { recompute: true, keep_logits_bytes: 0, ..PassOptions::default() };
-    let given = (sequences, Beside::Nothing);
-    let (outputs, _) = forward_pass(threads, model, workspace, given, OutputHead::Value, options, false)?;
+    let pass = Pass { sequences, beside: Beside::Nothing, head: OutputHead::Value, options };
+    let (outputs, _) = forward_pass(threads, model, workspace, pass, false)?;
     Ok(outputs.into_values())
 }
 
@@ -148,8 +147,8 @@ pub fn values_forward_hold(
     sequences: &[Sequence],
     options: PassOptions,
 ) -> Result<(Ragged<f32>, HeldPass), SequenceError> {
-    let given = (sequences, Beside::Nothing);
-    let (outputs, held) = hold(threads, model, workspace, given, OutputHead::Value, options)?;
+    let pass = Pass { sequences, beside: Beside::Nothing, head: OutputHead::Value, options };
+    let (outputs, held) = hold(threads, model, workspace, pass)?;
     Ok((outputs.into_values(), held))
 }
 
@@ -194,7 +193,8 @@ pub fn logits(
     norm::forward(threads, &from, model.weight(model.layout().norm), config.rms_norm_eps as f32, &mut to);
     let mut out = vec![0.0; tokens.len() * config.vocab_size];
     let head = model.layout().head;
-    linear::forward(threads, model, head, None, &to, &mut out, config.vocab_size, ChainStart::Zero);
+    let rows = RowsMut::new(&mut out, config.vocab_size);
+    linear::forward(threads, model, head, None, &to, rows, ChainStart::Zero);
     workspace.rotary = Some((config.clone(), rotary));
     Ok(out)
 }
@@ -228,6 +228,14 @@ fn check_head(found: OutputHead, wanted: OutputHead) -> Result<(), SequenceError
     }
 }
 
+/// What a forward pass computes.
+struct Pass<'a> {
+    sequences: &'a [Sequence<'a>],
+    beside: Beside<'a>,
+    head: OutputHead,
+    options: PassOptions,
+}
+
 /// A forward pass with its activations, for one backward pass.
 #[derive(Debug)]
 pub struct HeldPass {
@@ -249,11 +257,9 @@ fn hold(
     threads: &Threads,
     model: &Model,
     workspace: &mut Workspace,
-    given: (&[Sequence], Beside<'_>),
-    wanted: OutputHead,
-    options: PassOptions,
+    pass: Pass<'_>,
 ) -> Result<(RawOutputs, HeldPass), SequenceError> {
-    let (outputs, mut held) = forward_pass(threads, model, workspace, given, wanted, options, true)?;
+    let (outputs, mut held) = forward_pass(threads, model, workspace, pass, true)?;
     held.chunks = std::mem::take(&mut workspace.chunks);
     Ok((outputs, held))
 }
@@ -263,9 +269,7 @@ fn forward_pass(
     threads: &Threads,
     model: &Model,
     workspace: &mut Workspace,
-    (sequences, beside): (&[Sequence], Beside<'_>),
-    wanted: OutputHead,
-    options: PassOptions,
+    Pass { sequences, beside, head: wanted, options }: Pass<'_>,
     keep: bool,
 ) -> Result<(RawOutputs, HeldPass), SequenceError> {
     check_head(model.config().head, wanted)?;
@@ -485,7 +489,8 @@ fn forward(
         inputs[to] = out;
     }
     let last = if keep { num_layers } else { num_layers % 2 };
-    head::forward(context, &inputs[last], options, keep_logits, head, &mut work.head, out);
+    let pass = head::HeadPass { options, keep: keep_logits, kept: head, scratch: &mut work.head };
+    head::forward(context, &inputs[last], pass, out);
 }
 
 fn backward_chunk(
@@ -502,8 +507,8 @@ fn backward_chunk(
     // The derivative by the residual stream, from the last layer's output down to the embedding.
     let mut stream = std::mem::take(&mut scratch.stream);
     stream.resize(context.batch.num_rows() * context.model.config().hidden_size);
-    let out = &mut stream;
-    head::backward(context, options, keep_logits, head, head_scratch, upstream, gradients, out);
+    let pass = head::HeadPass { options, keep: keep_logits, kept: head, scratch: head_scratch };
+    head::backward(context, pass, upstream, gradients, &mut stream);
     for (i, tensors) in context.model.layout().layers.iter().enumerate().rev() {
         if context.watch.gives_up() {
             break;

@@ -2,6 +2,7 @@
 
 use super::Rounds;
 use crate::schedule::barren::Fruitless;
+use crate::schedule::round_size::DrawnSoFar;
 use crate::schedule::run::{Phase, ScheduleRun};
 use crate::schedule::{Command, OnEmptyRound, OnExhausted, OnLimit, Result, RunEnd, SkipReason, StopCause};
 
@@ -216,6 +217,6 @@ impl Rounds {
 /// Prompts of the next round; 0 if the step has reached its limit.
 fn next_round_size(run: &ScheduleRun) -> usize {
     let deficit = run.settings.train_batch_size - run.ledger.num_ready();
-    let so_far = (run.step.rounds, run.ledger.num_dispatched());
-    run.settings.round_size(deficit, run.keep_rate, run.round_limit(), so_far)
+    let drawn = DrawnSoFar { rounds: run.step.rounds, prompts: run.ledger.num_dispatched() };
+    run.settings.round_size(deficit, run.keep_rate, run.round_limit(), drawn)
 }

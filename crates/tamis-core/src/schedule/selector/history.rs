@@ -48,12 +48,21 @@ pub struct PromptHistory {
     pub latest: f64,
 }
 
+/// The counts of a history as valued at a later version.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct FadedCounts {
+    /// Members that are correct.
+    pub correct: f64,
+    /// Members that are not.
+    pub wrong: f64,
+}
+
 impl PromptHistory {
     /// The counts as valued at a version: each version of age multiplies them by `memory`.
-    pub fn faded(&self, version: PolicyVersion, memory: f64) -> (f64, f64) {
+    pub fn faded(&self, version: PolicyVersion, memory: f64) -> FadedCounts {
         let age = version.0.saturating_sub(self.version.0);
         let left = memory.powf(age as f64);
-        (self.correct * left, self.wrong * left)
+        FadedCounts { correct: self.correct * left, wrong: self.wrong * left }
     }
 
     /// Records a group by its numbers of correct and of scored members. A group without a scored member
@@ -64,10 +73,10 @@ impl PromptHistory {
         }
         // Groups may finish in another order than that of their dispatch.
         let latest = self.version.max(version);
-        (self.correct, self.wrong) = self.faded(latest, memory);
+        let faded = self.faded(latest, memory);
         let left = memory.powf((latest.0 - version.0) as f64);
-        self.correct += left * f64::from(num_correct.min(num_scored));
-        self.wrong += left * f64::from(num_scored.saturating_sub(num_correct));
+        self.correct = faded.correct + left * f64::from(num_correct.min(num_scored));
+        self.wrong = faded.wrong + left * f64::from(num_scored.saturating_sub(num_correct));
         self.version = latest;
         self.num_groups += 1;
         self.latest = f64::from(num_correct.min(num_scored)) / f64::from(num_scored);

@@ -26,9 +26,9 @@ mod tests;
 mod zero_variance_skip;
 
 pub use difficulty_pools::DifficultyPools;
-pub use history::{PromptHistories, PromptHistory, Side};
+pub use history::{FadedCounts, PromptHistories, PromptHistory, Side};
 pub use inclusion::{InclusionWeights, effective_share};
-pub use posterior::{PassRatePrior, Posterior};
+pub use posterior::{Beta, PassRatePrior, Posterior};
 pub use prompt_selector::{Candidate, JudgedGroup, PromptSelector, SelectorState};
 pub use report::SelectionReport;
 pub use zero_variance_skip::{SkipRates, ZeroVarianceSkip};

@@ -63,7 +63,7 @@ impl Posterior {
         version: PolicyVersion,
         n: u32,
     ) -> f64 {
-        let (a, b) = prior.after(history, version, self.memory);
+        let Beta { a, b } = prior.after(history, version, self.memory);
         Self::mixed(a, b, n)
     }
 
@@ -82,6 +82,22 @@ impl Posterior {
         let inclusion = if most > 0.0 { keep / (self.reference * most) } else { 0.0 };
         let inclusion = inclusion.clamp(self.floor, 1.0);
         PromptSelection::with_probability(inclusion, key.uniform(0))
+    }
+}
+
+/// Parameters of a Beta distribution of pass rates.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Beta {
+    /// Pseudo-count of correct members.
+    pub a: f64,
+    /// Pseudo-count of wrong members.
+    pub b: f64,
+}
+
+impl Beta {
+    /// The mean pass rate.
+    pub fn mean(self) -> f64 {
+        self.a / (self.a + self.b)
     }
 }
 
@@ -116,20 +132,20 @@ impl PassRatePrior {
         self.square = memory * self.square + weight * c * (c - 1.0) / (n * (n - 1.0));
     }
 
-    /// a and b of one prompt's pass rate, given the results of its own groups.
-    pub fn after(&self, history: Option<&PromptHistory>, version: PolicyVersion, memory: f64) -> (f64, f64) {
-        let (a, b) = self.parameters();
-        let (correct, wrong) = history.map_or((0.0, 0.0), |history| history.faded(version, memory));
-        (a + correct, b + wrong)
+    /// The distribution of one prompt's pass rate, given the results of its own groups.
+    pub fn after(&self, history: Option<&PromptHistory>, version: PolicyVersion, memory: f64) -> Beta {
+        let Beta { a, b } = self.parameters();
+        let seen = history.map(|history| history.faded(version, memory)).unwrap_or_default();
+        Beta { a: a + seen.correct, b: b + seen.wrong }
     }
 
     /// a and b, each at least 0.02 and at most 100 in sum.
-    pub fn parameters(&self) -> (f64, f64) {
+    pub fn parameters(&self) -> Beta {
         let total = self.weight + UNIFORM_GROUPS;
         let mean = ((self.mean + UNIFORM_GROUPS / 2.0) / total).clamp(1e-3, 1.0 - 1e-3);
         let square = (self.square + UNIFORM_GROUPS / 3.0) / total;
         let variance = (square - mean * mean).clamp(1e-6, mean * (1.0 - mean) * (1.0 - 1e-3));
         let strength = (mean * (1.0 - mean) / variance - 1.0).clamp(0.04, 100.0);
-        ((mean * strength).max(0.02), ((1.0 - mean) * strength).max(0.02))
+        Beta { a: (mean * strength).max(0.02), b: ((1.0 - mean) * strength).max(0.02) }
     }
 }

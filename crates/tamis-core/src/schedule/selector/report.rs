@@ -69,21 +69,20 @@ impl PromptSelector {
         let parameters = |prompt| state.prior.after(state.histories.get(prompt), version, memory);
         let [mut plain, mut weighted, mut data, mut blind] = [Sides::default(); 4];
         for ((prompt, _), weight) in trained.iter().zip(weights) {
-            let (a, b) = parameters(*prompt);
-            plain.add(a / (a + b), 1.0);
-            weighted.add(a / (a + b), weight);
+            let rate = parameters(*prompt).mean();
+            plain.add(rate, 1.0);
+            weighted.add(rate, weight);
         }
         for (prompt, _) in state.histories.iter() {
-            let (a, b) = parameters(prompt);
-            data.add(a / (a + b), 1.0);
-            blind.add(a / (a + b), Posterior::mixed(a, b, self.group_size()));
+            let rates = parameters(prompt);
+            data.add(rates.mean(), 1.0);
+            blind.add(rates.mean(), Posterior::mixed(rates.a, rates.b, self.group_size()));
         }
         named.extend(plain.pairs(["selector/hard_share", "selector/easy_share"]));
         named.extend(weighted.pairs(["selector/hard_share_weighted", "selector/easy_share_weighted"]));
         named.extend(data.pairs(["selector/hard_share_data", "selector/easy_share_data"]));
         named.extend(blind.pairs(["selector/hard_share_blind", "selector/easy_share_blind"]));
-        let (a, b) = state.prior.parameters();
-        named.push(("selector/pass_rate/mean", a / (a + b)));
+        named.push(("selector/pass_rate/mean", state.prior.parameters().mean()));
         SelectionReport { named }
     }
 }

@@ -30,9 +30,10 @@ fn what_was_seen_fades_with_the_version_and_nothing_is_learnt_from_no_score() {
     let seen = history(&[(8, 8, 0), (0, 0, 1), (2, 8, 2)], 0.5);
     assert_eq!((seen.num_groups, seen.version), (2, PolicyVersion(2)));
     assert_eq!((seen.correct, seen.wrong), (4.0, 6.0));
-    assert_eq!(seen.faded(PolicyVersion(3), 0.5), (2.0, 3.0));
+    assert_eq!(seen.faded(PolicyVersion(3), 0.5), FadedCounts { correct: 2.0, wrong: 3.0 });
     // The same whichever of two groups is recorded first.
-    assert_eq!(history(&[(2, 8, 2), (8, 8, 0)], 0.5).faded(PolicyVersion(2), 0.5), (4.0, 6.0));
+    let other = history(&[(2, 8, 2), (8, 8, 0)], 0.5).faded(PolicyVersion(2), 0.5);
+    assert_eq!(other, FadedCounts { correct: 4.0, wrong: 6.0 });
     let mut all = PromptHistories::default();
     all.observe(PromptId(3), 0, 0, PolicyVersion(0), 1.0);
     assert!(all.is_empty());
@@ -116,10 +117,10 @@ fn the_prior_is_found_from_groups_whatever_was_selected() {
         }
         prior.parameters()
     };
-    for (a, b) in [fit(false), fit(true)] {
+    for Beta { a, b } in [fit(false), fit(true)] {
         assert!((a - 0.28).abs() < 0.02 && (b - 0.28).abs() < 0.02, "{a} {b}");
     }
-    let (a, b) = PassRatePrior::default().parameters();
+    let Beta { a, b } = PassRatePrior::default().parameters();
     assert!((a - 1.0).abs() < 1e-9 && (b - 1.0).abs() < 1e-9, "uniform before anything was seen");
 }
 
@@ -150,7 +151,7 @@ fn the_prior_is_found_from_the_members_that_groups_begin_with() {
                 .collect();
             selector.learn(&judged);
         }
-        let (a, b) = selector.state().prior.parameters();
+        let Beta { a, b } = selector.state().prior.parameters();
         assert!((a / (a + b) - 0.2).abs() < 0.01, "{first}: Beta({a}, {b})");
         assert!((a * (a + 1.0) / ((a + b) * (a + b + 1.0)) - 0.1).abs() < 0.01, "{first}: Beta({a}, {b})");
         let report = selector.report(&[], PolicyVersion(1));
