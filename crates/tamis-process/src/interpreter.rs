@@ -70,7 +70,8 @@ mod tests {
             let error = format!("  File \"a.py\", line 1\nModuleNotFoundError: No module named '{module}'");
             let expected = format!("`/usr/bin/python3 -m pip install {package}`");
             assert!(of(&error).is_some_and(|fix| fix.contains(&expected) && fix.contains("learner.python")));
-            let ending = format!("; if `{}` is yours, add its folder to PYTHONPATH", module.trim_end_matches(".svm"));
+            let ending =
+                format!("; if `{}` is yours, add its folder to PYTHONPATH", module.trim_end_matches(".svm"));
             assert!(of(&error).is_some_and(|fix| fix.ends_with(&ending)));
         }
         assert_eq!(of("ImportError: cannot import name 'x' from 'numpy'"), None);
