@@ -98,7 +98,8 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
         return Ok(INTERRUPTED);
     }
     compare_plan(arguments, &plan, &name)?;
-    Ok(tell_failed(&outcome))
+    let (of_early, of_failed) = (tell_ended_early(&outcome), tell_failed(&outcome));
+    Ok(if of_failed == 0 { of_early } else { of_failed })
 }
 
 /// Progress goes to stderr.
@@ -111,6 +112,17 @@ fn fail(error: &SweepError) -> Failure {
         SweepError::Configuration(errors) => Failure::new(USAGE, errors.to_string()),
         SweepError::Fault(fault) => Failure::of_fault(fault),
     }
+}
+
+/// Names the runs that ended early by themselves.
+fn tell_ended_early(outcome: &SweepOutcome) -> u8 {
+    let names: Vec<&str> = outcome.ended_early().collect();
+    if names.is_empty() {
+        return 0;
+    }
+    let (number, all) = (names.len(), outcome.runs.len());
+    say(&format!("{number} of {all} runs ended early ({}): the same command continues", names.join(", ")));
+    INTERRUPTED
 }
 
 /// Lists the runs that failed, each with the end of its output.

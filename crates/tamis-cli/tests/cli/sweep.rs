@@ -235,6 +235,42 @@ fn ctrl_c_ends_the_runs_which_save() {
     assert_eq!(done.stderr.matches(": resumed").count(), 2, "{}", done.stderr);
 }
 
+/// The number of steps of a run may grow before, and what a resume may change is passed on after.
+#[test]
+fn a_run_that_ends_early_by_itself_is_continued() {
+    let short = SWEEP.replaced("test_freq=2", "test_freq=2, filter=null").replaced("[1, 2]", "[7]");
+    let folder = Folder::tiny().with("sweep.yaml", &short);
+    let arguments = ["sweep", "sweep.yaml", "--parallel", "2"];
+    folder.tamis(&arguments).succeeds();
+    let endless = short.replaced("total_steps=2", "total_steps=100000");
+    folder.write("sweep.yaml", &endless);
+    let child = folder.start(&arguments);
+    for run in ["n4", "n2"] {
+        wait_for_rows(&folder, run, 5);
+        let process = folder.read(&format!("results/{run}/run.lock"));
+        let sent = std::process::Command::new("kill").args(["-INT", process.trim()]).status();
+        assert!(sent.expect("kill").success());
+    }
+    let ended = folder.wait(child).exits(130);
+    ended
+        .says("2 of 2 runs ended early (n4, n2): the same command continues")
+        .says(": ended early (exit code 130), step ");
+    assert!(!ended.stderr.contains("failed"), "{}", ended.shown());
+
+    let rows = |run: &str| folder.read(&format!("results/{run}/metrics.jsonl")).lines().count();
+    let before = rows("n4").max(rows("n2"));
+    folder.write("sweep.yaml", &endless.replaced("filter=null", "filter=null, checkpoint.keep_last=7"));
+    let child = folder.start(&arguments);
+    wait_for_rows(&folder, "n4", before + 1);
+    wait_for_rows(&folder, "n2", before + 1);
+    signal(&child, "-INT");
+    folder.wait(child).exits(130).says("interrupted: the same command continues");
+    for run in ["n4", "n2"] {
+        let config = folder.read(&format!("results/{run}/config.yaml"));
+        assert!(config.contains("keep_last: 7"), "{config}");
+    }
+}
+
 #[test]
 fn messages() {
     let folder = Folder::tiny();

@@ -20,6 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Lines of a failed run's output that are shown.
 const LAST_LINES: usize = 5;
+/// Exit code of a run that ended early and can be resumed.
+const INTERRUPTED: i32 = 130;
 
 /// Options for running a sweep.
 #[derive(Debug, Clone)]
@@ -47,6 +49,8 @@ pub enum Ended {
         /// The last lines of its output.
         lines: Vec<String>,
     },
+    /// It ended early and can be resumed (exit code 130), and the sweep had not asked it to.
+    EndedEarly,
     /// The sweep was interrupted before its end.
     Interrupted,
 }
@@ -78,6 +82,11 @@ impl SweepOutcome {
         })
     }
 
+    /// The names of the runs that ended early by themselves and can be resumed.
+    pub fn ended_early(&self) -> impl Iterator<Item = &str> {
+        self.runs.iter().filter(|(_, ended)| *ended == Ended::EndedEarly).map(|(name, _)| name.as_str())
+    }
+
     /// Whether the sweep was interrupted.
     pub fn is_interrupted(&self) -> bool {
         self.runs.iter().any(|(_, ended)| *ended == Ended::Interrupted)
@@ -103,7 +112,7 @@ fn starts(plan: &SweepPlan, state: &StateFolder) -> Result<Vec<Start>, Fault> {
             starts.push(Start::New);
             continue;
         };
-        let mut overrides = Vec::new();
+        let (mut overrides, mut is_longer) = (Vec::new(), false);
         // If the configuration cannot be read, the run itself reports it.
         if let Ok(was) = load_of_run(config, &[], &[]) {
             let differences = resume_differences(&was.config, &run.loaded.config);
@@ -116,13 +125,12 @@ fn starts(plan: &SweepPlan, state: &StateFolder) -> Result<Vec<Start>, Fault> {
                 mismatches.push(format!("  {}\n{}", run.folder.display(), refused.join("\n")));
             }
             let of_length = |key: &str| matches!(key, "train.total_steps" | "train.total_epochs");
-            overrides = differences
-                .iter()
-                .filter(|found| of_length(&found.key))
-                .map(|found| format!("{}={}", found.key, found.now))
-                .collect();
+            is_longer = differences.iter().any(|found| of_length(&found.key));
+            // Name and folder of a run are the sweep's, and so is its share of the machine.
+            let changed = differences.iter().filter(|found| !found.key.starts_with("run."));
+            overrides = changed.map(|found| format!("{}={}", found.key, found.now)).collect();
         }
-        let is_finished = state.run(&run.name) == Some(LastEnd::Finished) && overrides.is_empty();
+        let is_finished = state.run(&run.name) == Some(LastEnd::Finished) && !is_longer;
         starts.push(if is_finished { Start::Finished } else { Start::Resume(overrides) });
     }
     if mismatches.is_empty() {
@@ -268,6 +276,7 @@ impl<'p> Runner<'p> {
         if let Some(threads) = share.threads {
             arguments.push(format!("run.threads={threads}"));
         }
+        self.state.forget_run(&run.name)?;
         let log = self.state.log(&run.name);
         let log_from = std::fs::metadata(&log).map_or(0, |found| found.len());
         match RunChild::start(&self.program, &arguments, &share, &log, &self.lock) {
@@ -309,9 +318,13 @@ impl<'p> Runner<'p> {
             self.tell(done.place, &format!("finished, {reached}"));
             return Ok(Ended::Finished);
         }
-        if is_ending && matches!(code, Some(130) | None) {
+        if is_ending && matches!(code, Some(INTERRUPTED) | None) {
             self.tell(done.place, &format!("interrupted, {reached}"));
             return Ok(Ended::Interrupted);
+        }
+        if code == Some(INTERRUPTED) {
+            self.tell(done.place, &format!("ended early (exit code 130), {reached}"));
+            return Ok(Ended::EndedEarly);
         }
         self.state.keep_run(&done.run.name, &LastEnd::Failed { code })?;
         let how = code.map_or_else(|| "killed".to_owned(), |code| format!("exit code {code}"));

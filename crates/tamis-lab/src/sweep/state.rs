@@ -3,7 +3,7 @@
 //! ```text
 //! .sweep/lock          held while a sweep, or a run that one left behind, works here
 //! .sweep/NAME.date     month and day in the run names of the sweep with this file name, from its first start
-//! .sweep/RUN.json      {"state": "finished" | "failed", ...}: how a run ended the last time
+//! .sweep/RUN.json      {"state": "finished" | "failed", ...}: how a run ended; absent if it can continue
 //! .sweep/RUN.log       output of the run's process
 //! ```
 
@@ -75,6 +75,17 @@ impl StateFolder {
     pub fn keep_run(&self, name: &str, state: &LastEnd) -> Result<(), DiskError> {
         let text = serde_json::to_string(state).unwrap_or_default() + "\n";
         self.disk.write_file(&self.path.join(format!("{name}.json")), text.as_bytes())
+    }
+
+    /// Removes how a run ended: it begins or continues now.
+    pub fn forget_run(&self, name: &str) -> Result<(), DiskError> {
+        let path = self.path.join(format!("{name}.json"));
+        match std::fs::remove_file(&path) {
+            Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+                Err(DiskError::new(DiskOperation::Remove, &path, cause))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The file with a run's output.
