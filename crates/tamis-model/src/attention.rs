@@ -147,7 +147,7 @@ pub(crate) fn score(
         shape,
         &Left::rows(queries, head.stride),
         &Right::panels(span.keys, head.dim),
-        &mut Out::rows(scores.values, scores.stride),
+        &mut scores.into_out(),
         ChainStart::Zero,
     );
 }
@@ -198,7 +198,7 @@ pub(crate) fn score_heads(
         &Left::rows(queries.values, queries.stride),
         &Right::panels(span.first.keys, head.dim),
         span.apart,
-        &mut Out::rows(scores.values, scores.stride),
+        &mut scores.into_out(),
         ChainStart::Zero,
     );
 }
@@ -220,7 +220,7 @@ pub(crate) fn mix_heads(
         &Left::rows(weights.values, weights.stride),
         &Right::rows(span.first.values, head.stride),
         span.apart,
-        &mut Out::rows(out.values, out.stride),
+        &mut out.into_out(),
         begin,
     );
 }

@@ -51,8 +51,7 @@ pub(crate) fn forward(
     }
     let shape = ProductShape { m: input.len() / k, n, k };
     let right = Right::panels(model.weight(weight), k);
-    let mut out = Out::rows(out.values, out.stride);
-    product_parallel(threads, shape, &Left::rows(input, k), &right, &mut out, begin);
+    product_parallel(threads, shape, &Left::rows(input, k), &right, &mut out.into_out(), begin);
 }
 
 /// Weights in the order in which [`backward_input`] reads them.

@@ -72,6 +72,11 @@ impl<'a> RowsMut<'a> {
         Self { values, stride }
     }
 
+    /// As the result of a product.
+    pub(crate) fn into_out(self) -> Out<'a> {
+        Out::rows(self.values, self.stride)
+    }
+
     /// Those whose first begins at a value.
     pub(crate) fn at(&mut self, value: usize) -> RowsMut<'_> {
         RowsMut { values: &mut self.values[value..], stride: self.stride }

@@ -50,7 +50,8 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     };
     let interrupt = Interrupt::new();
     super::train::listen(&interrupt, "nothing was changed")?;
-    let Rehearsed { loaded, lines: followed, left } = layers.load_rehearsed(&interrupt)?;
+    let Rehearsed { loaded, lines: followed, left } =
+        layers.load_rehearsed(arguments.machines.is_some(), &interrupt)?;
     let plan = arguments.plan.then(|| make_plan(&loaded, arguments.machines.as_ref()));
     let mut found = Vec::new();
     if let Some(plan) = &plan {

@@ -301,8 +301,13 @@ impl LayerArguments {
     }
 
     /// As [`Self::load_checked`], but only looks names on a hub up and also makes the preparations of a run:
-    /// one list of everything for which the run would be refused before it samples.
-    pub(crate) fn load_rehearsed(&self, interrupt: &Interrupt) -> Result<Rehearsed, Failure> {
+    /// one list of everything for which the run would be refused before it samples. The disks of this machine
+    /// say nothing about a run that is planned elsewhere.
+    pub(crate) fn load_rehearsed(
+        &self,
+        is_elsewhere: bool,
+        interrupt: &Interrupt,
+    ) -> Result<Rehearsed, Failure> {
         let (ui, stages) = Console::checking();
         ui.stage("reading the configuration and what it names");
         let (files, overrides) = self.split();
@@ -311,7 +316,9 @@ impl LayerArguments {
         let rehearsal = Rehearsal::after(&loaded, &found);
         let (left, hidden) = (rehearsal.left.clone(), rehearsal.hidden.clone());
         let given = ConfigText::of(loaded.clone(), Vec::new());
-        let refusals = rehearse(&given, rehearsal, OUTSIDE, &ui, interrupt);
+        let launcher = if is_elsewhere { Outside::NOTHING.make_launcher } else { OUTSIDE.make_launcher };
+        let outside = Outside { make_launcher: launcher, ..OUTSIDE };
+        let refusals = rehearse(&given, rehearsal, outside, &ui, interrupt);
         drop(stages);
         let refusals = refusals.map_err(|halt| match halt {
             Halt::Interrupted => Failure::new(INTERRUPTED, "interrupted"),

@@ -46,6 +46,11 @@ fn a_plan_is_printed_for_machines_that_are_not_here() {
       learner: 2 machines with 4 ranks each, on a GPU each; a wave has at most 8 x 28 tokens
         each GPU: 7.7 KiB of 24.0 GiB before a token is computed: weights 1.9 KiB, gradients 1.9 KiB, moments 3.8 KiB
     ");
+    // Checkpoints that this machine's disk cannot hold do not hide the plan.
+    let large =
+        ["model.init.hidden_size=16384", "model.init.intermediate_size=65536", "model.init.num_layers=400"];
+    let plan = check(&[&["--plan", "--machines", "64x8x80GiB"], &large[..]].concat()).succeeds();
+    assert!(plan.stdout.contains("plan: 64 machines") && !plan.stderr.contains("free"), "{}", plan.shown());
     // What is impossible is refused at the place of the key.
     let local = ["cluster.launcher=local", "learner.gpus_per_node=2"];
     let few = [&["--plan", "--machines", "1x24GiB", "learner.device=cuda"], &local[..]].concat();

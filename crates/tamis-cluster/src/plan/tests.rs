@@ -452,6 +452,9 @@ fn one_card_of_24_gib_and_a_model_of_half_a_billion() {
         it would keep 1.1 GiB with an adapter (`learner.lora: {rank: 32, alpha: 32}`), 603.6 MiB with an adapter over 4-bit weights (`learner.lora: {rank: 32, alpha: 32, base: nf4}`)
         main memory of all machines: 957.0 MiB
     ");
+    // Every exact row holds its prompt.
+    let cache = |given: &[&str]| plan_one(&half(), given).learner.unwrap().working.unwrap().cache;
+    assert!(cache(&["learner.exact=true", "learner.dtype=f32"]) > cache(&["learner.dtype=f32"]));
     assert_eq!(messages(&plan.misfits), "");
     let learner = plan.learner.expect("one");
     let memory = learner.memory.expect("known");
