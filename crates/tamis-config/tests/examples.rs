@@ -148,7 +148,7 @@ fn losses_of_the_entropy_recipe() {
     assert_eq!(example("entropy").objective.loss.as_str(), "clip");
 }
 
-/// The table of `dapo-batch-size.md`.
+/// Those of verl's `test_dapo_7b.sh`.
 #[test]
 fn batch_sizes_of_dapo() {
     let config = example("dapo_7b");
