@@ -182,7 +182,7 @@ impl Working {
         let recomputes = config.model.recompute_activations;
         let per_token = inputs + if recomputes { outputs.div_ceil(layers) } else { outputs };
         let cache = if config.samples_through_learner() {
-            // A row for each sample, and one for each prompt that has some. Exact rows hold their prompt too.
+            // A row for each sample, and one for each prompt that has some; exact rows hold theirs, too.
             let rows = config.rollout.max_num_seqs as u64;
             let prompts =
                 rows.div_ceil(config.rollout.n.max(1) as u64) + if config.learner.exact { rows } else { 0 };
