@@ -209,7 +209,10 @@ def _package_hint(error):
     module = error.name.split(".")[0]
     package = _PACKAGES.get(module, module)
     fix = f"`{sys.executable} -m pip install {package}`"
-    return f"install it there ({fix}), or name an interpreter that has it: the environment's `python`, or run.python for everything"
+    return (
+        f"install it there ({fix}), or name an interpreter that has it: the environment's `python`, or run.python for everything; "
+        f"if `{module}` is yours, add its folder to PYTHONPATH"
+    )
 
 
 def error_body(error):

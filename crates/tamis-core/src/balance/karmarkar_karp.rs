@@ -190,14 +190,16 @@ mod tests {
     fn parts_by_hand() {
         for (costs, parts, expected) in [
             // 8-7 = 1, 6-5 = 1, 4: 4-1 = 3, 3-1 = 2.
-            ([8, 7, 6, 5, 4], 2, &[14, 16][..]),
+            ([8, 7, 6, 5, 4], 2, &[16, 14][..]),
             // (5|5|0) first of largest spread, then 4 onto the empty one, and so on.
             ([5, 5, 4, 3, 3], 3, &[5, 7, 8]),
         ] {
             let shares = karmarkar_karp(&costs, parts, false).expect("shares");
             let sum = |share: &Vec<usize>| share.iter().map(|&item| costs[item]).sum();
             let mut sums: Vec<u64> = shares.iter().map(sum).collect();
-            sums.sort_unstable();
+            if parts > 2 {
+                sums.sort_unstable();
+            }
             assert_eq!(sums, expected, "{costs:?}");
         }
     }

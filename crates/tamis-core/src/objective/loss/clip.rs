@@ -182,6 +182,9 @@ mod tests {
             assert!((token.loss - loss).abs() < 1e-14 && (token.dloss - slope).abs() < 1e-14, "{case}");
             let found = [(token.is_high, "high"), (token.is_low, "low"), (token.is_dual, "dual")];
             assert_eq!(found.map(|(is_bound, _)| is_bound), found.map(|(_, name)| name == bound), "{case}");
+            if clip.delta.is_none() && bound != "dual" {
+                assert_eq!(token.is_clipped, !bound.is_empty(), "{case}");
+            }
         }
     }
 
