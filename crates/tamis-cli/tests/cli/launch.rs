@@ -96,6 +96,8 @@ fn servers_that_a_launcher_starts_end_with_the_run() {
     assert!(folder.weights("alone", 4) == folder.weights("launched", 4), "{}", ended.shown());
     let mut arguments: Vec<String> = folder.read("arguments").lines().map(str::to_owned).collect();
     arguments.sort();
+    // One whose port was taken before it listened is started again.
+    arguments.dedup_by_key(|line| line.split(" serve ").next().map(str::to_owned));
     assert_eq!(arguments.len(), 2, "{arguments:?}");
     for (line, gpus) in arguments.iter().zip(["4,5", "6,7"]) {
         assert!(line.starts_with(&format!("1 {gpus} serve ")), "{line}");
