@@ -24,23 +24,6 @@ const MEMBERS: u32 = 8;
 const STEPS: u64 = 120;
 const SEEDS: u64 = 5;
 
-/// A number of Gamma(shape, 1): Marsaglia and Tsang, 2000.
-fn gamma(key: Key, shape: f64) -> f64 {
-    if shape < 1.0 {
-        return gamma(key.with(1), shape + 1.0) * (1.0 - key.uniform(0)).powf(1.0 / shape);
-    }
-    let d = shape - 1.0 / 3.0;
-    let c = 1.0 / (9.0 * d).sqrt();
-    for turn in 0.. {
-        let x = key.with(2).normal(turn);
-        let v = (1.0 + c * x).powi(3);
-        if v > 0.0 && (1.0 - key.with(3).uniform(turn)).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
-            return d * v;
-        }
-    }
-    d
-}
-
 #[derive(Clone, Copy)]
 enum Policy {
     Blind,
@@ -87,7 +70,7 @@ fn run(policy: Policy, (a, b): (f64, f64), seed: u64, all: &mut Counts, late: &m
     let key = Key::new(seed, Purpose::Rollout);
     let mut logits: Vec<f64> = (0..PROMPTS)
         .map(|prompt| {
-            let (x, y) = (gamma(key.with(prompt).with(0), a), gamma(key.with(prompt).with(1), b));
+            let (x, y) = (key.with(prompt).with(0).gamma(a), key.with(prompt).with(1).gamma(b));
             (x.max(1e-12) / y.max(1e-12)).ln()
         })
         .collect();

@@ -71,7 +71,7 @@ fn compare(
             compare(path, inner, resume, run, now, differences);
             return;
         }
-        // A path in a run of an earlier build may be relative, and a folder may have several paths.
+        // A user may have written a relative path there, and a folder may have several paths.
         (Shape::Path(kind), Json::String(run), Json::String(now)) if kind.is_same(run, now) => return,
         (Shape::OneOrMany(inner), Json::Array(old), Json::Array(new)) if old.len() == new.len() => {
             let mut among = Vec::new();

@@ -16,8 +16,8 @@ pub enum SourceKind {
     /// A file of another system, as the user named it. A relative path in it is relative to the working
     /// directory, as in those systems.
     TranslatedFile(PathBuf),
-    /// The `config.yaml` of a run. It holds absolute paths. A relative path, from a run of an earlier build,
-    /// is relative to the working directory, as it was then.
+    /// The `config.yaml` of a run. It holds absolute paths. A relative path, which a user wrote there, is
+    /// relative to the working directory.
     RunFile(PathBuf),
     /// One `key=value` argument of the command line.
     Argument,

@@ -24,6 +24,16 @@ pub fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
+/// With three digits after the point, or without a point if it is whole and below 1e9.
+///
+/// ```
+/// use tamis_core::figure::short;
+/// assert_eq!([0.25, 3.0, 1e9].map(short), ["0.250", "3", "1.000e9"]);
+/// ```
+pub fn short(value: f64) -> String {
+    if value.fract() == 0.0 && value.abs() < LARGE { format!("{value}") } else { fixed(value, 3) }
+}
+
 /// A number with what it counts, in the plural unless it is 1: a word with a regular plural.
 ///
 /// ```

@@ -131,6 +131,24 @@ impl Key {
         ((u128::from(self.bits(counter)) * u128::from(bound)) >> 64) as u64
     }
 
+    /// A draw from Gamma(shape, 1), shape > 0 (Marsaglia and Tsang, "A simple method for generating gamma
+    /// variables", 2000). Not a function of a counter: it uses keys below this one.
+    pub fn gamma(self, shape: f64) -> f64 {
+        if shape < 1.0 {
+            return self.with(1).gamma(shape + 1.0) * (1.0 - self.uniform(0)).powf(1.0 / shape);
+        }
+        let d = shape - 1.0 / 3.0;
+        let c = 1.0 / (9.0 * d).sqrt();
+        for turn in 0.. {
+            let x = self.with(2).normal(turn);
+            let v = (1.0 + c * x).powi(3);
+            if v > 0.0 && (1.0 - self.with(3).uniform(turn)).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+                return d * v;
+            }
+        }
+        d
+    }
+
     /// Standard normal (Box-Muller).
     pub fn normal(self, counter: u64) -> f64 {
         let [a, b, c, d] = self.block(counter);

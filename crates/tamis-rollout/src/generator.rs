@@ -234,13 +234,12 @@ impl Sample {
 }
 
 /// Whether a retry may help, and who is to blame if it is not the generator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
     /// May succeed another time or elsewhere: the connection broke, the server was busy or gave nonsense.
     Transient,
     /// Will fail again: the request itself is refused.
-    #[default]
     Permanent,
     /// The environment that it was played in gave no answer in time.
     EnvironmentTimedOut,

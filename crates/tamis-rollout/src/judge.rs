@@ -142,13 +142,6 @@ impl Judge {
         }
     }
 
-    fn outcome(&self, score: f64) -> RewardOutcome {
-        match self.settings.pass_score {
-            Some(pass) => RewardOutcome::verified(score, score >= pass),
-            None => RewardOutcome::score(score),
-        }
-    }
-
     /// Reads an answer: an outcome, or a fault that may pass.
     fn read(&self, exchange: Exchange) -> Result<RewardOutcome, Fault> {
         let failed = |message: String| Ok(RewardOutcome::Failed(RewardFailure::Function { message }));
@@ -174,7 +167,7 @@ impl Judge {
                 failed("the judge's server cut the answer (content_filter)".to_owned())
             }
             Ok(answer) => match self.score_of(&answer.text) {
-                Ok(score) => Ok(self.outcome(score)),
+                Ok(score) => Ok(RewardOutcome::judged(score, self.settings.pass_score)),
                 Err(message) => failed(message),
             },
             Err(fault) => Err(fault),

@@ -424,13 +424,6 @@ impl RewardModel {
         }
         AfterFault::Counts
     }
-
-    fn outcome(&self, score: f64) -> RewardOutcome {
-        match self.settings.pass_score {
-            Some(pass) => RewardOutcome::verified(score, score >= pass),
-            None => RewardOutcome::score(score),
-        }
-    }
 }
 
 impl RewardFunction for RewardModel {
@@ -460,7 +453,7 @@ impl RewardFunction for RewardModel {
                         let name = format!("{}_truncated", self.name);
                         logged.metrics = BTreeMap::from([(name, vec![f64::from(u8::from(truncated))])]);
                     }
-                    self.outcome(score)
+                    RewardOutcome::judged(score, self.settings.pass_score)
                 }
                 Ok(Some(TextScore { error: Some(error), .. })) => failed(error),
                 Ok(_) => RewardOutcome::NoAnswer,

@@ -7,9 +7,8 @@ use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::nfa::thompson;
 use regex_automata::util::primitives::StateID;
 use regex_automata::util::start::Config as Start;
-use regex_automata::util::syntax;
 use regex_automata::{Anchored, MatchKind};
-use tamis_core::fault::{Fault, causes};
+use tamis_core::fault::{Fault, chain};
 use thiserror::Error;
 
 use crate::tokenizer::Tokenizer;
@@ -265,7 +264,8 @@ fn automaton(pattern: &str) -> Result<dense::DFA<Vec<u32>>, RegexMaskError> {
         .dfa_size_limit(Some(MAX_AUTOMATON))
         .determinize_size_limit(Some(MAX_AUTOMATON));
     // Parsed first without what is put around it, which could close an open parenthesis.
-    syntax::parse(pattern).map_err(|error| RegexMaskError::Pattern { detail: chain(&error) })?;
+    regex_syntax::parse(pattern)
+        .map_err(|error| RegexMaskError::Pattern { detail: wrong(pattern, &error) })?;
     dense::Builder::new()
         .configure(config)
         // Limits the intermediate automaton, which is built first. Nested repetitions fill the memory already
@@ -275,20 +275,15 @@ fn automaton(pattern: &str) -> Result<dense::DFA<Vec<u32>>, RegexMaskError> {
         .map_err(|error| RegexMaskError::Pattern { detail: chain(&error) })
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    causes(error).iter().map(|cause| in_one_line(cause)).collect::<Vec<_>>().join(": ")
-}
-
-/// Turns an error that shows the expression with a mark under the place into one line.
-fn in_one_line(shown: &str) -> String {
-    let wrong = shown.lines().rev().find_map(|line| line.strip_prefix("error: "));
-    let mark = shown.lines().rev().find(|line| line.trim_start_matches([' ', '^']).is_empty());
-    // The expression is indented by four.
-    let place = mark.and_then(|line| line.find('^')).map(|column| column.saturating_sub(3));
-    match (wrong, place) {
-        (Some(wrong), Some(place)) => format!("{wrong} (at character {place})"),
-        _ => shown.to_owned(),
-    }
+/// What is wrong, and at which character, counted from 1.
+fn wrong(pattern: &str, error: &regex_syntax::Error) -> String {
+    let (wrong, span) = match error {
+        regex_syntax::Error::Parse(error) => (error.kind().to_string(), error.span()),
+        regex_syntax::Error::Translate(error) => (error.kind().to_string(), error.span()),
+        other => return other.to_string(),
+    };
+    let before = pattern.get(..span.start.offset).unwrap_or_default();
+    format!("{wrong} (at character {})", before.chars().count() + 1)
 }
 
 /// A mask with its expression and end tokens.

@@ -156,8 +156,8 @@ fn resume(arguments: &TrainArguments, path: &Path, interrupt: &Interrupt) -> Res
     let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| fail(&error.into()))?;
     let (files, overrides) = arguments.layers.split();
     let own = directory.config();
-    // An edit of `config.yaml` is a change like an override. A run of an earlier build has no original to
-    // compare with.
+    // An edit of `config.yaml` is a change like an override. If the original was removed, there is
+    // nothing to compare with.
     let in_force = Some(directory.config_in_force()).filter(|path| path.is_file());
     let was = load_of_run(&in_force.unwrap_or_else(|| own.clone()), &[], &[])
         .map_err(|errors| new_errors(&[], errors))?;

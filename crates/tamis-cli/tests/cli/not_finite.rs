@@ -235,7 +235,6 @@ fn weights_beyond_half_precision_are_never_written_as_infinities() {
     folder.tamis(&resume).succeeds().prints("done: 1 step");
 }
 
-/// As an earlier build saved it.
 #[test]
 fn a_checkpoint_of_diverged_weights_is_not_called_damaged() {
     let folder = Folder::tiny();

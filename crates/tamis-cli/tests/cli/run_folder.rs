@@ -456,10 +456,10 @@ fn programs_of_sources_are_found_from_anywhere() {
     }
 }
 
-/// Runs of earlier builds hold paths as they were typed. They are relative to the folder in which tamis is
-/// started, as before. From another folder, the missing files are named before anything is changed.
+/// A relative path that a user wrote into a run's configuration is relative to the folder in which tamis is
+/// started. From another folder, the missing files are named before anything is changed.
 #[test]
-fn relative_paths_of_an_old_run_are_taken_from_the_present_folder() {
+fn relative_paths_in_the_files_of_a_run_are_taken_from_the_present_folder() {
     let folder = project();
     folder.tamis(&["train", "project/run.yaml"]).succeeds();
     let prefix = format!("{}/", folder.path().canonicalize().expect("a folder").display());

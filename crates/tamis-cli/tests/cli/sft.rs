@@ -120,7 +120,7 @@ fn settings_that_the_rows_do_not_fill_and_keys_that_nothing_reads_are_named() {
     plain.never_prints("warning: sft").never_prints("no effect");
     check(&["sft.batch_size=64"])
         .prints("sft.batch_size is 64, and there are 32 rows: every update has all of them")
-        .prints("sft.warmup_steps is 10, and there are only 6 updates: the learning rate rises to the end, and reaches 60 % of 0.01");
+        .prints("sft.warmup_steps is 10, and there are only 6 updates: the learning rate rises to the end, and reaches 60.0% of 0.01");
     let unread =
         check(&["rollout.n=4", "objective.loss.kind=gspo", "reward=[{kind: number}]", "run.threads=2"]);
     unread.prints("have no effect in a run of supervised fine-tuning alone").never_prints("`run.threads`");

@@ -91,7 +91,7 @@ fn resume() {
     "#);
     drop(lock);
 
-    // As an earlier build left it, without checksums.
+    // Without its checksums.
     std::fs::remove_file(folder.join("runs/tiny/checkpoints/step_2/checksums.json")).expect("removed");
     let damaged = |file: &str, content: &[u8]| {
         let path = folder.join("runs/tiny/checkpoints/step_2").join(file);

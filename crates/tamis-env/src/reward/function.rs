@@ -137,6 +137,11 @@ impl RewardOutcome {
         ]))
     }
 
+    /// A judge's or model's score, which is right from `pass_score` on, if there is one.
+    pub fn judged(score: f64, pass_score: Option<f64>) -> Self {
+        pass_score.map_or_else(|| Self::score(score), |pass| Self::verified(score, score >= pass))
+    }
+
     /// The number of a name, if there is one.
     pub fn get(&self, name: &str) -> Option<f64> {
         match self {

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 use tamis_config::{Config, Loaded, SaveRollouts, ScheduleMode, SurplusKind};
-use tamis_core::filter::Scope;
+use tamis_core::filter::{GroupFilter, Scope};
 use tamis_core::schedule::RoundLimit;
 use tamis_core::schedule::selector::Selector;
 
@@ -122,9 +122,8 @@ impl AdvicePlan {
     pub fn of(config: &Config, is_given: impl Fn(&str) -> bool) -> Self {
         let filter = config.filter.as_ref();
         let batch = config.data.train_batch_size;
-        let is_plain = |kind: &tamis_core::filter::GroupFilter| {
-            kind.scope() != Scope::Pool && kind.to_string() == "variance"
-        };
+        let is_plain =
+            |kind: &GroupFilter| kind.scope() != Scope::Pool && matches!(kind, GroupFilter::Variance(_));
         let given = |key: &str, value: f64| is_given(key).then_some(value);
         Self {
             n: if is_given("rollout.n") { config.rollout.n } else { 0 },

@@ -95,8 +95,7 @@ pub(crate) fn before_and_after(run: &Path) -> Option<(u64, Gains)> {
     let state = state(run)?;
     let of = |place: &str| state.pointer(&format!("/validation/{place}"));
     let (before, step, after) = (of("before")?, of("latest/0")?.as_u64()?, of("latest/1")?);
-    // Checkpoints of earlier builds have no kind.
-    let is_share = |report: &Value| report.get("outcome").is_none_or(|kind| kind == "accuracy");
+    let is_share = |report: &Value| report.get("outcome").is_some_and(|kind| kind == "accuracy");
     let difference = PairedDifference::new(&outcomes(before)?, &outcomes(after)?)?;
     Some((step, Gains { difference, is_share: is_share(before) && is_share(after) }))
 }

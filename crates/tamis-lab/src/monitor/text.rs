@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tamis_core::figure::{counted, fixed, percent};
+use tamis_core::figure::{counted, fixed, percent, short};
 use tamis_run::log::progress::duration;
 
 use super::summary::{BatchFigures, Course, LastMaxMean, WatchedRun, WatchedState};
@@ -67,14 +67,14 @@ pub fn rows(summary: &WatchedRun) -> Vec<Row> {
         summary.validation.as_ref().map(|found| {
             format!(
                 "{} → {} (best {}; {})",
-                plain(found.first),
-                plain(found.last),
-                plain(found.most),
+                short(found.first),
+                short(found.last),
+                short(found.most),
                 found.metric
             )
         }),
     );
-    add("reward", summary.reward.as_ref().map(|reward| course(reward, plain)));
+    add("reward", summary.reward.as_ref().map(|reward| course(reward, short)));
     add("pass rate", summary.pass_rate.as_ref().map(|rate| course(rate, percent)));
     add("groups", groups(summary));
     let reasons: Vec<String> = {
@@ -180,18 +180,13 @@ fn update(summary: &WatchedRun) -> Option<String> {
     ];
     let shown: Vec<String> = names
         .iter()
-        .filter_map(|(name, metric)| Some(format!("{name} {}", plain(*summary.figures.get(*metric)?))))
+        .filter_map(|(name, metric)| Some(format!("{name} {}", short(*summary.figures.get(*metric)?))))
         .collect();
     (!shown.is_empty()).then(|| shown.join("  "))
 }
 
 fn of(spread: LastMaxMean) -> String {
     format!(", last {}, most {}", fixed(spread.last, 0), fixed(spread.most, 0))
-}
-
-/// A number with three digits after the point, or without a point if it is whole.
-pub fn plain(value: f64) -> String {
-    if value.fract() == 0.0 && value.abs() < 1e9 { format!("{value}") } else { fixed(value, 3) }
 }
 
 /// A duration in the usual units.

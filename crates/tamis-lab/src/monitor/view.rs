@@ -7,7 +7,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table, Wrap};
-use tamis_core::figure::percent;
+use tamis_core::figure::{percent, short};
 use tamis_core::printable::one_line;
 
 use super::sample::Sample;
@@ -146,8 +146,8 @@ type Shown = fn(f64) -> String;
 
 /// The metrics that are drawn. The first is how good the policy is on held-out prompts.
 fn courses(summary: &WatchedRun) -> Vec<(&'static str, &Course, Shown)> {
-    let validation = summary.validation.as_ref().map(|course| ("validation", course, text::plain as Shown));
-    let reward = summary.reward.as_ref().map(|course| ("reward", course, text::plain as Shown));
+    let validation = summary.validation.as_ref().map(|course| ("validation", course, short as Shown));
+    let reward = summary.reward.as_ref().map(|course| ("reward", course, short as Shown));
     let rate = summary.pass_rate.as_ref().map(|course| ("pass rate", course, percent as Shown));
     validation.into_iter().chain(reward).chain(rate).take(MOST_COURSES).collect()
 }
@@ -195,7 +195,7 @@ fn draw_sample(frame: &mut Frame<'_>, area: Rect, sample: Result<&Sample, &Strin
             let reward = if sample.reward.is_nan() {
                 "unscored".to_owned()
             } else {
-                format!("reward {}", text::plain(sample.reward))
+                format!("reward {}", short(sample.reward))
             };
             let (place, all) = sample.place;
             let head = format!("{reward}, {}; step {}, {place} of {all}", sample.verdict, sample.step);
@@ -235,7 +235,7 @@ fn draw_steps(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun) {
             point.batches.to_string(),
             count(point.kept),
             count(point.dropped),
-            figure(point.reward, text::plain),
+            figure(point.reward, short),
             figure(point.pass_rate, percent),
             figure(point.seconds, text::time),
         ])

@@ -199,7 +199,7 @@ fn selector_of(name: SimulatedPolicy, config: &Config) -> Selector {
         _ => Selector::default(),
     };
     let own = config.schedule.selector;
-    if own.to_string() == selector.to_string() { own } else { selector }
+    if own.as_str() == selector.as_str() { own } else { selector }
 }
 
 /// Upper limit on a policy's groups in flight.

@@ -124,25 +124,8 @@ fn draw_rates(counts: &[(usize, usize)], num_prompts: usize, key: Key) -> Vec<f6
 
 /// A draw from Beta(a, b), as a ratio of two Gamma draws.
 fn beta(key: Key, a: f64, b: f64) -> f64 {
-    let (x, y) = (gamma(key.with(0), a), gamma(key.with(1), b));
+    let (x, y) = (key.with(0).gamma(a), key.with(1).gamma(b));
     if x + y > 0.0 { x / (x + y) } else { 0.5 }
-}
-
-/// A draw from Gamma(shape, 1): Marsaglia and Tsang, "A simple method for generating gamma variables", 2000.
-fn gamma(key: Key, shape: f64) -> f64 {
-    if shape < 1.0 {
-        return gamma(key.with(1), shape + 1.0) * (1.0 - key.uniform(0)).powf(1.0 / shape);
-    }
-    let d = shape - 1.0 / 3.0;
-    let c = 1.0 / (9.0 * d).sqrt();
-    for turn in 0.. {
-        let x = key.with(2).normal(turn);
-        let v = (1.0 + c * x).powi(3);
-        if v > 0.0 && (1.0 - key.with(3).uniform(turn)).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
-            return d * v;
-        }
-    }
-    d
 }
 
 #[cfg(test)]

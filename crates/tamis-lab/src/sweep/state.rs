@@ -79,13 +79,8 @@ impl StateFolder {
 
     /// Removes how a run ended: it begins or continues now.
     pub fn forget_run(&self, name: &str) -> Result<(), DiskError> {
-        let path = self.path.join(format!("{name}.json"));
-        match std::fs::remove_file(&path) {
-            Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-                Err(DiskError::new(DiskOperation::Remove, &path, cause))
-            }
-            _ => Ok(()),
-        }
+        self.disk.remove_file(&self.path.join(format!("{name}.json")))?;
+        self.disk.sync_folder(&self.path)
     }
 
     /// The file with a run's output.

@@ -65,8 +65,7 @@ pub enum SampleEnd {
     Sampled,
     /// The sample could not be completed.
     Failed {
-        /// The component to blame; an earlier build did not record it.
-        #[serde(default)]
+        /// The component to blame.
         kind: FailureKind,
         /// The reason.
         reason: String,

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tamis_core::figure::{fixed, percent};
+use tamis_core::figure::{percent, short};
 
 use crate::log::progress::duration;
 use crate::metrics::timings::Pace;
@@ -64,7 +64,7 @@ pub fn line(step: u64, total: Option<u64>, view: &StepView, left: Option<Duratio
 pub fn short_line(step: u64, total: Option<u64>, view: &StepView, left: Option<Duration>) -> String {
     let total = total.map_or_else(String::new, |total| format!("/{total}"));
     let mut shown = vec![format!("step {step}{total}")];
-    shown.extend(view.generated_reward.or(view.reward).map(|reward| format!("reward {}", plain(reward))));
+    shown.extend(view.generated_reward.or(view.reward).map(|reward| format!("reward {}", short(reward))));
     shown.extend(accuracy(view));
     shown
         .extend(view.dropped.filter(|share| *share > 0.0).map(|share| format!("dropped {}", percent(share))));
@@ -80,13 +80,13 @@ pub fn short_line(step: u64, total: Option<u64>, view: &StepView, left: Option<D
 fn figures(view: &StepView, left: Option<Duration>) -> Vec<String> {
     let mut shown = Vec::new();
     if let Some(reward) = view.reward {
-        let deviation = view.reward_std.map_or_else(String::new, |std| format!(" (std {})", plain(std)));
-        shown.push(format!("reward {}{deviation}", plain(reward)));
+        let deviation = view.reward_std.map_or_else(String::new, |std| format!(" (std {})", short(std)));
+        shown.push(format!("reward {}{deviation}", short(reward)));
     }
     match (view.generated_reward, accuracy(view)) {
         (Some(reward), accuracy) => {
             let accuracy = accuracy.map_or_else(String::new, |accuracy| format!(", {accuracy}"));
-            shown.push(format!("of all generated: reward {}{accuracy}", plain(reward)));
+            shown.push(format!("of all generated: reward {}{accuracy}", short(reward)));
         }
         (None, accuracy) => shown.extend(accuracy),
     }
@@ -102,11 +102,11 @@ fn figures(view: &StepView, left: Option<Duration>) -> Vec<String> {
         let truncated = view.truncated.filter(|share| *share > 0.0);
         let truncated =
             truncated.map_or_else(String::new, |share| format!(" ({} truncated)", percent(share)));
-        shown.push(format!("length {}{truncated}", plain(length)));
+        shown.push(format!("length {}{truncated}", short(length)));
     }
-    shown.extend(view.entropy.map(|entropy| format!("entropy {}", plain(entropy))));
+    shown.extend(view.entropy.map(|entropy| format!("entropy {}", short(entropy))));
     shown.extend(view.kl.map(|(name, kl)| format!("{name} {}", power(kl))));
-    shown.extend(view.grad_norm.map(|norm| format!("grad {}", plain(norm))));
+    shown.extend(view.grad_norm.map(|norm| format!("grad {}", short(norm))));
     shown.extend(view.learning_rate.map(|rate| format!("lr {}", power(rate))));
     if let Some(time) = view.time {
         let stages = [
@@ -126,7 +126,7 @@ fn figures(view: &StepView, left: Option<Duration>) -> Vec<String> {
 
 /// The share that is right, or the mean of a graded `acc`, which is no such share.
 fn accuracy(view: &StepView) -> Option<String> {
-    let graded = view.graded.map(|mean| format!("acc {}", plain(mean)));
+    let graded = view.graded.map(|mean| format!("acc {}", short(mean)));
     graded.or_else(|| view.accuracy.map(|accuracy| format!("accuracy {}", percent(accuracy))))
 }
 
@@ -146,10 +146,6 @@ fn rate(tokens_per_second: f64) -> String {
         value if value >= 1e4 => format!("{:.1}k tok/s", value / 1e3),
         value => format!("{value:.0} tok/s"),
     }
-}
-
-fn plain(value: f64) -> String {
-    if value.fract() == 0.0 && value.abs() < 1e9 { format!("{value}") } else { fixed(value, 3) }
 }
 
 /// A number with a power of ten: `1.0e-6`; 0 stays `0`.

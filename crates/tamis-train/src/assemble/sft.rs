@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tamis_config::{Config, ModelSource, TokenizerSource};
-use tamis_core::figure::{agreed, counted};
+use tamis_core::figure::{agreed, counted, percent};
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::{Message, PromptContent};
 use tamis_data::prompt_format::Formatter;
@@ -200,9 +200,9 @@ fn length_warnings(config: &Config, num_examples: usize) -> Vec<String> {
         ));
     }
     if sft.warmup_steps > 0 && sft.warmup_steps >= num_updates {
-        let reached = num_updates as f64 / sft.warmup_steps as f64 * 100.0;
+        let reached = percent(num_updates as f64 / sft.warmup_steps as f64);
         warnings.push(format!(
-            "sft.warmup_steps is {}, and there {} only {}: the learning rate rises to the end, and reaches {reached:.0} % of \
+            "sft.warmup_steps is {}, and there {} only {}: the learning rate rises to the end, and reaches {reached} of \
              {}; set sft.warmup_steps to less",
             sft.warmup_steps,
             agreed(num_updates, "is", "are"),

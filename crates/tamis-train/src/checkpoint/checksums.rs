@@ -335,7 +335,7 @@ mod tests {
         }
         "#);
         verify(folder.path(), Coverage::Whole).unwrap();
-        // A checkpoint of an earlier build has none.
+        // The user removed them.
         std::fs::write(folder.path().join("model.safetensors"), b"other").unwrap();
         std::fs::remove_file(folder.path().join(CHECKSUMS)).unwrap();
         verify(folder.path(), Coverage::Whole).unwrap();

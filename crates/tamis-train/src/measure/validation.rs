@@ -37,8 +37,7 @@ pub struct Shown {
     /// The prompt as the model got it.
     pub prompt: String,
     /// One line of the prompt to show: the user's last message, cut in its middle if it is long, or the
-    /// end of a text. Empty in checkpoints of earlier builds.
-    #[serde(default)]
+    /// end of a text.
     pub question: String,
     /// The policy's completion.
     pub completion: String,
@@ -111,31 +110,24 @@ impl OutcomeKind {
 pub struct ValidationReport {
     /// Prompts.
     pub num_prompts: usize,
-    /// Prompts that are in the training data too. 0 in checkpoints of earlier builds.
-    #[serde(default)]
+    /// Prompts that are in the training data too.
     pub num_in_training: usize,
     /// Prompts that could not be generated from.
-    #[serde(default)]
     pub num_failed: usize,
     /// Why the first of them failed.
     #[serde(skip)]
     pub first_failure: Option<String>,
     /// Completions with an outcome: their `acc`, or `score` without one.
-    #[serde(default)]
     pub num_scored: usize,
     /// Mean outcome over prompts and samples, the figure that runs are compared by; `None` if no
     /// completion has one.
     pub accuracy: Option<f64>,
     /// Success by data source: the mean over its prompts of the mean outcome of their samples. Sources
     /// without an outcome are not there.
-    #[serde(default)]
     pub success_by_source: BTreeMap<String, f64>,
     /// Kind of the mean outcome.
-    #[serde(default)]
     pub outcome: OutcomeKind,
-    /// Mean outcome of each prompt, in their order; `None` if nothing was scored. Empty in checkpoints
-    /// of earlier builds.
-    #[serde(default)]
+    /// Mean outcome of each prompt, in their order; `None` if nothing was scored.
     pub outcomes: Vec<Option<f64>>,
     /// Mean length of the completions in tokens; `None` without completions.
     pub mean_length: Option<f64>,
@@ -164,12 +156,8 @@ impl ValidationReport {
         Some((gains.mean, gains.standard_error()?))
     }
 
-    /// Prompts of which a completion was scored. Checkpoints of earlier builds do not hold which: all but the
-    /// failed.
+    /// Prompts of which a completion was scored.
     pub fn num_scored_prompts(&self) -> usize {
-        if self.outcomes.is_empty() {
-            return self.num_prompts.saturating_sub(self.num_failed);
-        }
         self.outcomes.iter().flatten().count()
     }
 
@@ -598,7 +586,7 @@ mod tests {
         assert!((error - 0.5 / 3f64.sqrt()).abs() < 1e-12, "{error}");
         assert_eq!(before.gain(&before), None, "all gained the same");
         assert_eq!(report(&[Some(0.5)]).standard_error(), None);
-        assert_eq!(before.gain(&report(&[])), None, "a checkpoint of an earlier build");
+        assert_eq!(before.gain(&report(&[])), None, "other prompts");
     }
 
     #[test]
@@ -606,7 +594,6 @@ mod tests {
         let describe_mean = |kind: OutcomeKind| kind.describe_mean(Some(0.031_25), None);
         assert_eq!(describe_mean(OutcomeKind::Accuracy), "accuracy 3.1%");
         assert_eq!(describe_mean(OutcomeKind::Score), "mean score 0.031");
-        // A checkpoint of an earlier build has 0 here.
         assert_eq!(describe_mean(OutcomeKind::Unscored), "no score");
         assert_eq!(OutcomeKind::Accuracy.describe_mean(None, None), "no score");
     }

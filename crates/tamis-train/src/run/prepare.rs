@@ -106,8 +106,7 @@ impl Preparation<'_> {
         }
         let directory = self.directory;
         let from = self.state().and_then(|state| state.journal).unwrap_or(0);
-        let next = self.state().map_or(1, |state| state.step + u64::from(!state.validation.is_missing));
-        RecordedAnswers::open(directory.disk(), &directory.journal(), from, next)
+        RecordedAnswers::open(directory.disk(), &directory.journal(), from)
             .map(Some)
             .map_err(|error| journal_error(error, directory, |state| state.journal))
     }

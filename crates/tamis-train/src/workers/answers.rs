@@ -16,9 +16,8 @@ use tamis_run::journal::{Journal, JournalError, SyncPolicy};
 #[derive(Serialize, Deserialize)]
 struct Entry {
     key: String,
-    /// The training step that requested it; an earlier build did not record it.
-    #[serde(default)]
-    step: Option<u64>,
+    /// The training step that requested it.
+    step: u64,
     answer: JournaledAnswer,
 }
 
@@ -33,17 +32,15 @@ pub struct RecordedAnswers {
 
 impl RecordedAnswers {
     /// Opens the journal and reads its entries from `from` on, the position that the checkpoint
-    /// recorded (0 without one). `next` is the step after that checkpoint; answers without a step
-    /// belong to it. A torn tail is cut: its answers are requested again.
+    /// recorded (0 without one). A torn tail is cut: its answers are requested again.
     ///
     /// # Errors
     /// A journal that ends before `from`, a file that is not a journal, the disk.
-    pub fn open(disk: &Disk, path: &Path, from: u64, next: u64) -> Result<Self, JournalError> {
+    pub fn open(disk: &Disk, path: &Path, from: u64) -> Result<Self, JournalError> {
         // One flush for each batch of answers, after it was appended.
         let (journal, entries) = Journal::open_json::<Entry>(disk, path, SyncPolicy::OnDemand, from)?;
         let mut all = Self { journal, known: HashMap::new(), starts: BTreeMap::new() };
         for (start, Entry { key, step, answer }) in entries {
-            let step = step.unwrap_or(next);
             all.starts.entry(step).or_insert(start);
             all.known.insert(key, (step, answer));
         }
@@ -59,7 +56,7 @@ impl AnswerJournal for RecordedAnswers {
     fn put(&mut self, step: u64, answers: &[(String, JournaledAnswer)]) -> Result<(), AnswerError> {
         self.starts.entry(step).or_insert(self.journal.position());
         for (key, answer) in answers {
-            let entry = Entry { key: key.clone(), step: Some(step), answer: answer.clone() };
+            let entry = Entry { key: key.clone(), step, answer: answer.clone() };
             let payload = serde_json::to_vec(&entry).map_err(|error| AnswerError(Box::new(error)))?;
             self.journal.append(&payload).map_err(|error| AnswerError(Box::new(error)))?;
         }
@@ -93,7 +90,7 @@ mod tests {
     }
 
     fn open(path: &Path, from: u64) -> RecordedAnswers {
-        RecordedAnswers::open(&Disk::without_flush(), path, from, 1).expect("opens")
+        RecordedAnswers::open(&Disk::without_flush(), path, from).expect("opens")
     }
 
     fn put(answers: &mut RecordedAnswers, step: u64, key: &str, value: f64) {
@@ -142,24 +139,5 @@ mod tests {
         assert_eq!(open(&path, settled).take("rollout/2/0"), Some(answer(0.5)));
         // A run that ends because rewards are missing forgets them all.
         assert_eq!(answers.settle(u64::MAX), std::fs::metadata(&path).expect("file").len());
-    }
-
-    #[test]
-    fn answers_of_an_earlier_build_belong_to_the_step_after_the_checkpoint() {
-        let folder = tempfile::tempdir().expect("folder");
-        let path = folder.path().join("journal");
-        let (mut journal, _) =
-            Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, 0).expect("opens");
-        let line = br#"{"key": "rollout/1/0", "answer": {"scores": {}, "reward": {"value": 0.5}}}"#;
-        journal.append(line).expect("append");
-        drop(journal);
-        let open = || RecordedAnswers::open(&Disk::without_flush(), &path, 0, 9).expect("opens");
-        let mut answers = open();
-        assert_eq!(answers.settle(9), 8, "step 9 is still to be made: all behind the head of the file");
-        assert_eq!(answers.take("rollout/1/0"), Some(answer(0.5)));
-        assert_eq!(answers.settle(10), std::fs::metadata(&path).expect("file").len());
-        let mut answers = open();
-        answers.settle(10);
-        assert_eq!(answers.known.len(), 0);
     }
 }

@@ -174,7 +174,7 @@ mod tests {
         let own = with(&["python3", "/runs/mine.script/reward.py", "near", "train.py", "--lr", "1"]);
         let words: Vec<String> = ["train.py", "--lr", "1"].map(str::to_owned).into();
         assert_eq!(own.of_script(), Some((Path::new("/runs/mine"), words.as_slice())));
-        // A command of the user, and one that an earlier build wrote.
+        // Commands of the user.
         assert_eq!(with(&["python3", "reward.py", "near", "train.py"]).script(), None);
         assert_eq!(with(&["python3", "/runs/mine.script/reward.py", "near"]).script(), None);
     }
