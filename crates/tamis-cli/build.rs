@@ -1,9 +1,12 @@
-//! Lists the pages that `tamis docs` prints: those of `docs/`, and the others that these link to. So a user
-//! who has only the program can follow every link between pages.
+//! Packs the pages that `tamis docs` prints: those of `docs/`, and the others that these link to. So a user
+//! who has only the program can follow every link between pages. `tamis_file::unpack` reads them.
 
 use std::error::Error;
-use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+
+use flate2::{Compression, write::GzEncoder};
 
 /// Pages outside `docs/` and `studies/`, by the names under which the program prints them.
 const OTHERS: [(&str, &str); 6] = [
@@ -20,13 +23,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut pages = pages_in(&root.join("docs"), "")?;
     pages.extend(OTHERS.map(|(name, path)| (name.to_owned(), root.join(path))));
     pages.extend(pages_in(&root.join("studies"), "studies/")?);
-    let mut list = "[".to_owned();
+    let file = File::create(PathBuf::from(std::env::var("OUT_DIR")?).join("pages.gz"))?;
+    let mut packed = GzEncoder::new(file, Compression::best());
     for (name, page) in pages {
         println!("cargo::rerun-if-changed={}", page.display());
-        let page = page.to_str().ok_or("the path of a page is no text")?;
-        writeln!(list, "    ({name:?}, include_str!({page:?})),")?;
+        write!(packed, "{name}\0{}\0", std::fs::read_to_string(page)?)?;
     }
-    std::fs::write(PathBuf::from(std::env::var("OUT_DIR")?).join("pages.rs"), list + "]")?;
+    packed.finish()?;
     Ok(())
 }
 

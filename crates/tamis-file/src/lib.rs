@@ -1,4 +1,5 @@
-//! Beside the kernel, for every crate: reads regular files of limited size.
+//! Beside the kernel, for every crate: reads regular files of limited size, and the texts that a build script
+//! packed into the program ([`unpack`]).
 //!
 //! A path from a user may be a pipe without a writer, an endless device, a folder, or the wrong file of 50
 //! GB. The files of tamis are regular ones, and those that are read completely are small. [`open`] refuses
@@ -92,6 +93,16 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
         let line = before.split(|&byte| byte == b'\n').count();
         Error::new(ErrorKind::InvalidData, format!("it is not UTF-8 (byte {at}, in line {line})"))
     })
+}
+
+/// The texts that a build script packed into the program, with their names: a gzip stream of `NAME\0TEXT\0`,
+/// one after another. A text has no NUL. Nothing of a stream that is damaged, which a test of the program
+/// finds.
+pub fn unpack(packed: &[u8]) -> Vec<(String, String)> {
+    let mut all = String::new();
+    let _ = flate2::read::GzDecoder::new(packed).read_to_string(&mut all);
+    let mut words = all.split_terminator('\0').map(str::to_owned);
+    std::iter::from_fn(|| Some((words.next()?, words.next()?))).collect()
 }
 
 /// The path nearest in name to one that does not exist: an entry of the same folder, or of a folder with a

@@ -22,7 +22,7 @@ pub(crate) fn docs(name: Option<&str>) -> Result<u8, Failure> {
     let title = |text: &str| text.lines().next().unwrap_or_default().trim_start_matches("# ").to_owned();
     let Some(name) = name else {
         let mut text = String::new();
-        for (name, page) in PAGES {
+        for (name, page) in PAGES.iter() {
             let _ = writeln!(text, "{name:<32} {}", title(page));
         }
         print(&text)?;
@@ -45,7 +45,7 @@ pub(crate) fn docs(name: Option<&str>) -> Result<u8, Failure> {
         let names_it = |line: &str| plain(line).contains(&plain(short));
         near = pages(&|_, page| page.lines().filter(is_heading).any(names_it));
     }
-    let names: Vec<&'static str> = PAGES.iter().map(|(known, _)| *known).collect();
+    let names: Vec<&'static str> = PAGES.iter().map(|(known, _)| known.as_str()).collect();
     let misspelt =
         || suggest::nearest_value(short, &names).map(|name| format!("did you mean `tamis docs {name}`?"));
     // A key of ours or of another system, or the name of an algorithm: no page, and yet explained.
