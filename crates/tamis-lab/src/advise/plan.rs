@@ -122,8 +122,7 @@ impl AdvicePlan {
     pub fn of(config: &Config, is_given: impl Fn(&str) -> bool) -> Self {
         let filter = config.filter.as_ref();
         let batch = config.data.train_batch_size;
-        let is_plain =
-            |kind: &GroupFilter| kind.scope() != Scope::Pool && matches!(kind, GroupFilter::Variance(_));
+        let is_plain = |kind: &GroupFilter| kind.scope() != Scope::Pool && kind.as_str() == "variance";
         let given = |key: &str, value: f64| is_given(key).then_some(value);
         Self {
             n: if is_given("rollout.n") { config.rollout.n } else { 0 },
