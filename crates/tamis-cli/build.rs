@@ -27,7 +27,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut packed = GzEncoder::new(file, Compression::best());
     for (name, page) in pages {
         println!("cargo::rerun-if-changed={}", page.display());
-        write!(packed, "{name}\0{}\0", std::fs::read_to_string(page)?)?;
+        let text = std::fs::read_to_string(&page)
+            .map_err(|error| format!("failed to read {}: {error}", page.display()))?;
+        if text.contains('\0') {
+            return Err(format!("{} has a NUL", page.display()).into());
+        }
+        write!(packed, "{name}\0{text}\0")?;
     }
     packed.finish()?;
     Ok(())

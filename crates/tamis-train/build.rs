@@ -26,7 +26,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         // Not their folders, where Python writes its caches: a test of `python_program` finds a new file.
         println!("cargo::rerun-if-changed={}", file.display());
         let name = file.strip_prefix(&package)?.display();
-        write!(packed, "{name}\0{}\0", std::fs::read_to_string(&file)?)?;
+        let text = std::fs::read_to_string(&file)
+            .map_err(|error| format!("failed to read {}: {error}", file.display()))?;
+        if text.contains('\0') {
+            return Err(format!("{} has a NUL", file.display()).into());
+        }
+        write!(packed, "{name}\0{text}\0")?;
     }
     packed.finish()?;
     Ok(())

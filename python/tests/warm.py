@@ -1,5 +1,5 @@
 """Python programs that begin at once, because they are forked from a process that has imported the slow
-packages (PyTorch, transformers)."""
+packages (PyTorch, transformers, peft)."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ from multiprocessing import forkserver, reduction
 
 HEAVY = [
     "tamis.learner.server", "tamis.learner.ranks", "tamis.learner.transfer", "tamis.reward.server",
-    "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.qwen2.modeling_qwen2", "peft",
 ]  # fmt: skip
 
 # Beginning a process checks how the others ended, so two threads must not do it at once.

@@ -52,6 +52,8 @@ def _build_program() -> pathlib.Path:
     cargo = shutil.which("cargo")
     if cargo is None:
         sys.exit("building tamis needs a Rust toolchain (`cargo` was not found): https://rustup.rs installs one")
+    # A file that is new in the package is packed into the program when the build script runs again.
+    (ROOT / "crates/tamis-train/build.rs").touch()
     command = [cargo, "build", "--locked", "--profile", PROFILE, "--package", "tamis-cli", "--bin", "tamis"]
     if TARGET:
         command += ["--target", TARGET]

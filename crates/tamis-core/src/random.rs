@@ -131,8 +131,8 @@ impl Key {
         ((u128::from(self.bits(counter)) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A draw from Gamma(shape, 1), shape > 0 (Marsaglia and Tsang, "A simple method for generating gamma
-    /// variables", 2000). Not a function of a counter: it uses keys below this one.
+    /// A draw from Gamma(shape, 1) for a finite shape above 0 (Marsaglia and Tsang, "A simple method for
+    /// generating gamma variables", 2000). It uses this key and those below it, and has no counter.
     pub fn gamma(self, shape: f64) -> f64 {
         if shape < 1.0 {
             return self.with(1).gamma(shape + 1.0) * (1.0 - self.uniform(0)).powf(1.0 / shape);
@@ -223,6 +223,21 @@ mod tests {
         let variance = normals.iter().map(|x| x * x).sum::<f64>() / n as f64;
         assert!((variance - 1.0).abs() < 0.05, "{variance}");
         assert!((0..n).all(|i| key.below(i, 10) < 10));
+    }
+
+    /// Mean and variance of Gamma(shape, 1) are its shape.
+    #[test]
+    fn gamma_draws_have_their_moments() {
+        let n = 20_000;
+        for shape in [0.3, 1.0, 4.5] {
+            let key = Key::new(5, Purpose::Bootstrap);
+            let draws: Vec<f64> = (0..n).map(|draw| key.with(draw).gamma(shape)).collect();
+            let mean = draws.iter().sum::<f64>() / n as f64;
+            let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / n as f64;
+            assert!(draws.iter().all(|&draw| draw >= 0.0));
+            assert!((mean / shape - 1.0).abs() < 0.05, "{shape}: {mean}");
+            assert!((variance / shape - 1.0).abs() < 0.1, "{shape}: {variance}");
+        }
     }
 
     #[test]

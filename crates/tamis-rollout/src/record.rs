@@ -142,7 +142,6 @@ pub struct Generation {
     /// nothing.
     pub num_tokens: u64,
     /// Turns of the policy that they belong to.
-    #[serde(default)]
     pub num_turns: u64,
     /// The place of its last sample among all samples of the run: by rounds groups are judged in this order.
     pub arrival: u64,

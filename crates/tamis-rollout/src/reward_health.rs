@@ -27,7 +27,6 @@ type Completion<'c> = (&'c RewardInput<'c>, &'c Scored);
 #[serde(deny_unknown_fields)]
 struct Row {
     rounds: u32,
-    #[serde(default)]
     prompts: u64,
     /// The failure on the first completion of the first of them.
     first: String,
@@ -391,15 +390,6 @@ mod tests {
             round("mine", "1", &mut health);
             assert_eq!(health.missing(0, &rewards), None);
         }
-    }
-
-    #[test]
-    fn a_checkpoint_of_before_is_read() {
-        let saved =
-            r#"{"num_rounds": 2, "failing": {"len": {"rounds": 2, "first": "broke"}}, "unrewarded": null}"#;
-        let health: RewardHealth = serde_json::from_str(saved).unwrap();
-        let missing = health.missing_for(2, &rewards(vec![("len", 1.0)])).unwrap();
-        assert_eq!((missing.function.as_deref(), missing.num_rounds), (Some("len"), 2));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use regex_automata::nfa::thompson;
 use regex_automata::util::primitives::StateID;
 use regex_automata::util::start::Config as Start;
 use regex_automata::{Anchored, MatchKind};
+use regex_syntax::hir::{Hir, Look};
 use tamis_core::fault::{Fault, chain};
 use thiserror::Error;
 
@@ -257,22 +258,23 @@ fn hopeless(regex: &WholeRegex, tokens: &TokenBytes, end_token_ids: &[u32]) -> B
 }
 
 fn automaton(pattern: &str) -> Result<dense::DFA<Vec<u32>>, RegexMaskError> {
+    let refused = |detail| RegexMaskError::Pattern { detail };
+    let whole = regex_syntax::parse(pattern).map_err(|error| refused(wrong(pattern, &error)))?;
+    let whole = Hir::concat(vec![whole, Hir::look(Look::End)]);
+    // Limits the intermediate automaton, which is built first. Nested repetitions fill the memory already
+    // there.
+    let limits = thompson::Config::new()
+        .nfa_size_limit(Some(MAX_AUTOMATON))
+        .which_captures(thompson::WhichCaptures::None);
+    let nfa = thompson::Compiler::new().configure(limits).build_from_hir(&whole);
+    let nfa = nfa.map_err(|error| refused(chain(&error)))?;
     let config = dense::Config::new()
         .start_kind(StartKind::Anchored)
         // Leftmost-first matching would stop at the first alternative; here every continuation counts.
         .match_kind(MatchKind::All)
         .dfa_size_limit(Some(MAX_AUTOMATON))
         .determinize_size_limit(Some(MAX_AUTOMATON));
-    // Parsed first without what is put around it, which could close an open parenthesis.
-    regex_syntax::parse(pattern)
-        .map_err(|error| RegexMaskError::Pattern { detail: wrong(pattern, &error) })?;
-    dense::Builder::new()
-        .configure(config)
-        // Limits the intermediate automaton, which is built first. Nested repetitions fill the memory already
-        // there.
-        .thompson(thompson::Config::new().nfa_size_limit(Some(MAX_AUTOMATON)))
-        .build(&format!("(?:{pattern})\\z"))
-        .map_err(|error| RegexMaskError::Pattern { detail: chain(&error) })
+    dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|error| refused(chain(&error)))
 }
 
 /// What is wrong, and at which character, counted from 1.
@@ -423,6 +425,9 @@ mod tests {
             @"unsupported regular expression: unclosed group (at character 2)"
         );
         assert!(refused("a)(b").starts_with("unsupported regular expression"), "{}", refused("a)(b"));
+        for (pattern, place) in [("1\n(2|3", 3), ("é(", 2), ("(?ii)1", 4)] {
+            assert!(refused(pattern).ends_with(&format!("(at character {place})")), "{}", refused(pattern));
+        }
         for pattern in [r"(\w{50}|\d{60}){70}", r"(\w{1000}){1000}", "((a{1000}){1000}){1000}"] {
             let large = refused(pattern);
             assert!(large.contains("exceeded"), "{pattern}: {large}");
@@ -447,6 +452,13 @@ mod tests {
         assert_eq!(after(&mask("(ab+|1x|2[x-z]*3|-(a|xyz))"), ""), "2a-");
         assert_eq!(after(&mask("(ab+|1x|2[x-z]*3|-(a|xyz))"), "2"), "3");
         assert_eq!(after(&mask("(ab+|1x|2[x-z]*3|-(a|xyz))"), "-"), "a");
+    }
+
+    /// What is put behind an expression is not text, which a comment would hide and nesting refuse.
+    #[test]
+    fn an_expression_may_end_in_a_comment_or_be_as_deep_as_the_parser_allows() {
+        assert_eq!(after(&mask("(?x)12 # two digits"), "1"), "2");
+        assert_eq!(after(&mask(&format!("{}1{}", "(".repeat(249), ")".repeat(249))), ""), "1");
     }
 
     #[test]

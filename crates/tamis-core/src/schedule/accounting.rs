@@ -76,7 +76,6 @@ pub struct Count {
     /// Trajectories.
     pub trajectories: u64,
     /// Turns of the policy in them.
-    #[serde(default)]
     pub turns: u64,
     /// Completion tokens.
     pub tokens: u64,
@@ -142,16 +141,13 @@ pub struct Accounting {
     /// Kept in an earlier step and carried into this one.
     pub carried_in: Count,
     /// In flight when the step before it was closed.
-    #[serde(default)]
     pub in_flight_in: Count,
     /// Trained on: groups in the batch, and those of their members that have a loss.
     pub trained: Count,
     /// Dropped by the filter but in the batch because too few groups were kept: whole groups, including
     /// members without loss.
-    #[serde(default)]
     pub kept_when_insufficient: Count,
     /// Members of trained groups without loss: not chosen by the filter, unscored or masked. No groups.
-    #[serde(default)]
     pub left_out: Count,
     /// Dropped by the filter, and not in the batch.
     pub dropped: Count,
@@ -166,11 +162,9 @@ pub struct Accounting {
     /// Kept, not needed and carried to the next step.
     pub carried_out: Count,
     /// Still in flight when the step was closed.
-    #[serde(default)]
     pub in_flight_out: Count,
     /// Copies of trained groups that fill the batch, one for each further training on a group: whole groups.
     /// Not a part of the identity.
-    #[serde(default)]
     pub duplicated: Count,
 }
 

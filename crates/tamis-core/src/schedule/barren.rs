@@ -16,10 +16,8 @@ pub(super) struct Barren {
     #[serde(flatten)]
     tally: Tally,
     /// The first and the last of them.
-    #[serde(default)]
     epochs: Option<(u64, u64)>,
     /// Rounds of the run completed when the first one began.
-    #[serde(default)]
     began: u64,
 }
 

@@ -13,10 +13,8 @@ pub struct GroupFacts {
     #[serde(flatten)]
     pub spent: Spent,
     /// Completion tokens of aborted and retried attempts at members.
-    #[serde(default)]
     pub num_lost_tokens: u64,
     /// Turns of such attempts.
-    #[serde(default)]
     pub num_lost_turns: u64,
     /// Whether all members' texts are the same.
     pub is_identical_in_text: bool,
@@ -83,10 +81,8 @@ pub struct GroupSummary {
     /// Standard deviation, ddof 0.
     pub std: Option<f64>,
     /// The smallest; `None` if no member has one.
-    #[serde(default)]
     pub min: Option<f64>,
     /// The largest.
-    #[serde(default)]
     pub max: Option<f64>,
     /// Whether all members' texts are the same.
     pub is_identical_in_text: bool,

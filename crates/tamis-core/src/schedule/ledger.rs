@@ -15,7 +15,6 @@ pub(super) struct Flight {
     pub(super) version: PolicyVersion,
     pub(super) epoch: u64,
     /// Members that are not begun yet: the results of the first ones decide whether they are.
-    #[serde(default)]
     unbegun: usize,
     /// Smallest and largest metric of the members scored so far.
     range: Option<(f64, f64)>,
@@ -46,7 +45,6 @@ pub(super) struct Finished {
     version: PolicyVersion,
     pub(super) epoch: u64,
     /// Number of members that were never begun.
-    #[serde(default)]
     unbegun: usize,
     arrival: u64,
     pub(super) outcome: GroupOutcome,

@@ -23,12 +23,7 @@ use crate::random::{Key, Purpose};
 pub(super) enum Phase {
     Idle,
     Open,
-    Training {
-        trajectories: u64,
-        #[serde(default)]
-        turns: u64,
-        tokens: u64,
-    },
+    Training { trajectories: u64, turns: u64, tokens: u64 },
     Ended,
 }
 
@@ -56,10 +51,8 @@ pub(super) struct OpenStep {
     batch: Tally,
     pub(super) trained: Vec<GroupId>,
     /// Those of them that the filter dropped.
-    #[serde(default)]
     kept_when_insufficient: Vec<GroupId>,
     /// Copies of them, in batch order.
-    #[serde(default)]
     duplicated: Vec<GroupId>,
     pub(super) stale: Vec<GroupId>,
     aborted: Vec<GroupId>,

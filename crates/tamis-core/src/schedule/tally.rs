@@ -35,19 +35,14 @@ pub struct Tally {
     /// Dropped: groups of one.
     pub singleton: u64,
     /// Dropped: score of 0.
-    #[serde(default)]
     pub zero_score: u64,
     /// Dropped: other groups of the round were preferred.
-    #[serde(default)]
     pub outside_pool: u64,
     /// Dropped: the first members alike, and the group ended with them.
-    #[serde(default)]
     pub screened: u64,
     /// Those of them whose first members are all correct.
-    #[serde(default)]
     pub screened_correct: u64,
     /// Those of them whose first members are all wrong.
-    #[serde(default)]
     pub screened_wrong: u64,
     /// Generation failed for good.
     pub failed: u64,

@@ -115,8 +115,8 @@ impl Preparation<'_> {
     /// what has changed.
     pub(super) fn read_inputs(&self, validation: &[PreparedPrompt]) -> (RunInputs, InputChanges) {
         let inputs = RunInputs::read(self.config, validation);
-        let before = self.saved.and_then(|(state, _)| state.inputs.as_ref());
-        let changes = before.map(|before| inputs.changes(before, self.config)).unwrap_or_default();
+        let changes =
+            self.state().map(|state| inputs.changes(&state.inputs, self.config)).unwrap_or_default();
         for warning in changes.warnings(self.step()) {
             self.ui.warn(&warning);
         }

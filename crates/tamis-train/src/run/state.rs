@@ -40,10 +40,8 @@ pub struct RunState {
     /// CRC-32 of the model below an adapter, if one learns. The adapter would mean nothing on another model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_crc32: Option<u32>,
-    /// What else the run reads, as it was when the checkpoint was written; `None` in checkpoints of earlier
-    /// builds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inputs: Option<RunInputs>,
+    /// What else the run reads, as it was when the checkpoint was written.
+    pub inputs: RunInputs,
     /// Prompt and completion tokens of all trajectories generated so far.
     pub num_tokens: u64,
     /// State of the scheduler.
@@ -106,7 +104,7 @@ impl RunState {
             critic: has_critic.then(CriticState::default),
             data_crc32: checksums.data,
             base_crc32: checksums.base,
-            inputs: Some(inputs),
+            inputs,
             num_tokens: 0,
             schedule,
             learning: LearningState { objective, ..LearningState::default() },
@@ -124,7 +122,7 @@ impl RunState {
     /// The state of a resumed run that reads these inputs. If they measure something else, it forgets what
     /// was measured before.
     pub(super) fn with_inputs(self, inputs: RunInputs, changes: &InputChanges) -> Self {
-        let mut state = Self { inputs: Some(inputs), ..self };
+        let mut state = Self { inputs, ..self };
         if !changes.measured.is_empty() {
             state.validation = state.validation.begun_again(state.step);
             state.early_stop.low_success = LowSuccessState::default();
@@ -255,7 +253,6 @@ pub struct CarriedGroup {
     /// Round of that step.
     pub round: u64,
     /// Rewards after the KL penalty \[G\], if the filter looked at them; `None` for a member without.
-    #[serde(default)]
     final_rewards: Option<Vec<Option<f64>>>,
     /// Extra values that the reward functions logged for each member \[G\]; empty if they logged nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -264,10 +261,8 @@ pub struct CarriedGroup {
     #[serde(default, skip_serializing_if = "Fate::is_open")]
     pub fate: Fate,
     /// The step that ended with the group kept, if there was one.
-    #[serde(default)]
     pub kept_in: Option<u64>,
     /// Cost and duration of the group's generation.
-    #[serde(default)]
     pub generation: Generation,
     /// Probability with which the group's prompt was selected.
     #[serde(default = "certain", skip_serializing_if = "is_certain")]

@@ -46,7 +46,6 @@ pub(super) struct Rounds {
     draws_ahead: bool,
     empty_rounds: u32,
     /// The last epochs, if they kept nothing.
-    #[serde(default)]
     barren: Barren,
 }
 

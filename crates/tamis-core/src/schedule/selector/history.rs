@@ -44,7 +44,6 @@ pub struct PromptHistory {
     /// If the latest group was uniform: its side, and how many groups in a row were uniform on it.
     pub uniform: Option<(Side, u32)>,
     /// Share of the latest group's scored members that are correct.
-    #[serde(default)]
     pub latest: f64,
 }
 

@@ -72,7 +72,6 @@ pub enum Admission {
 pub(super) struct Streaming {
     mini_batch_size: usize,
     max_in_flight: usize,
-    #[serde(default)]
     admission: Admission,
     /// Number of steps trained when the present step was opened; `None` before the first.
     window: Option<u64>,

@@ -411,8 +411,7 @@ struct SaveRequest {
     untied: bool,
 }
 
-/// [`SaveContent`] without its fields: on the wire they lie beside it, with defaults, so that requests of
-/// earlier versions are understood.
+/// [`SaveContent`] without its fields, which lie beside it on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum WireSaveContent {
@@ -562,7 +561,7 @@ mod tests {
             of(Capabilities { publish: vec!["folder".to_owned()], ..can.clone() }, Some(PublishMode::Ipc)),
             of(Capabilities { publish: vec!["folder".to_owned()], ..can.clone() }, Some(PublishMode::Nccl)),
         ];
-        // An earlier build that does not list a capability has it.
+        // A learner that does not list these capabilities has them, but no candidates.
         let earlier = json!({"critic": true, "lora": true, "publish": [], "generate": true, "dtypes": ["f32"],
             "max_body_bytes": 1});
         let earlier: Capabilities = serde_json::from_value(earlier).expect("capabilities");

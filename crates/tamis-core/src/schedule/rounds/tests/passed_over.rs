@@ -107,18 +107,3 @@ fn groups_that_are_given_up_do_not_count() {
     }
     assert_eq!(driver.rounds.progress().steps, 20);
 }
-
-/// A state from before epochs were counted together can be continued.
-#[test]
-fn an_older_state_is_read() {
-    let mut driver = Driver::with_data(settings(), 6);
-    play(&mut driver, &[0, 0]);
-    let mut saved = serde_json::to_value(&driver.rounds).unwrap();
-    let policy = saved["policy"]["rounds"].as_object_mut().unwrap();
-    assert_eq!(policy.remove("barren").unwrap()["groups"], 6);
-    saved["run"]["settings"].as_object_mut().unwrap().remove("num_prompts");
-    driver.rounds = serde_json::from_value(saved).unwrap();
-    assert_eq!(driver.rounds.settings().num_prompts, None);
-    driver.rounds.set_num_prompts(20);
-    assert_eq!(driver.rounds.settings().num_prompts, Some(20));
-}
