@@ -52,8 +52,11 @@ def _build_program() -> pathlib.Path:
     cargo = shutil.which("cargo")
     if cargo is None:
         sys.exit("building tamis needs a Rust toolchain (`cargo` was not found): https://rustup.rs installs one")
-    # A file that is new in the package is packed into the program when the build script runs again.
-    (ROOT / "crates/tamis-train/build.rs").touch()
+    # The build script that packs the package does not notice a file that is new there.
+    script, package = ROOT / "crates/tamis-train/build.rs", ROOT / "python/tamis"
+    folders = [folder for folder in package.iterdir() if folder.is_dir() and folder.name != "__pycache__"]
+    if any(folder.stat().st_mtime > script.stat().st_mtime for folder in folders):
+        script.touch()
     command = [cargo, "build", "--locked", "--profile", PROFILE, "--package", "tamis-cli", "--bin", "tamis"]
     if TARGET:
         command += ["--target", TARGET]

@@ -79,7 +79,8 @@ fn hint(kind: &ErrorKind) -> Option<&'static str> {
         ErrorKind::TabNotAllowed
         | ErrorKind::TabInBlockIndentation
         | ErrorKind::TabAtBlockScalarStart
-        | ErrorKind::TabInIndentation => Some(TABS),
+        | ErrorKind::TabInIndentation
+        | ErrorKind::TabInPlainScalar => Some(TABS),
         ErrorKind::UnknownQuotedScalarEscape
         | ErrorKind::InvalidQuotedScalarHexEscape
         | ErrorKind::InvalidLowSurrogateHexEscape => {
@@ -100,11 +101,7 @@ impl Builder<'_> {
                 Err(error) => {
                     let marker = error.marker();
                     let origin = self.origin_at(marker.line(), marker.col(), 1);
-                    let is_of_tab = || {
-                        error.info().contains("found a tab")
-                            || is_indented_with_tab(&source.text, marker.line())
-                    };
-                    let of_tab = || is_of_tab().then_some(TABS);
+                    let of_tab = || is_indented_with_tab(&source.text, marker.line()).then_some(TABS);
                     let hint = hint(error.kind()).or_else(of_tab);
                     let problem = Problem::Syntax { message: error.info(), hint };
                     self.diagnostics.push(Diagnostic::error(problem, Some(origin)));

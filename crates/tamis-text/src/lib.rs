@@ -1,4 +1,5 @@
-//! Kernel: tokenizers and chat templates. Text to token ids and back, conversations to text.
+//! Kernel: tokenizers, chat templates and masks of regular expressions. Text to token ids and back,
+//! conversations to text.
 //!
 //! [`tokenizer`] wraps a `tokenizer.json` with the special tokens that other files of its folder declare;
 //! [`character`] makes the small built-in one. [`template`] renders conversations. [`decode`] and [`stop`]

@@ -29,7 +29,7 @@ pub enum RegexMaskError {
     /// The pattern is not a regular expression.
     #[error("unsupported regular expression: {detail}")]
     Pattern {
-        /// The parser's message, with the place.
+        /// The reason, with the place if the parser refused it.
         detail: String,
     },
     /// The text of the tokenizer's tokens is not known.

@@ -108,7 +108,7 @@ fn resume() {
         damaged("optimizer.safetensors", b"\x02\0\0\0\0\0\0\0{}"),
     ]), @r"
     exit code 4
-    error: runs/tiny/checkpoints/step_2/state.json has layout version 99, this build of tamis reads 6
+    error: runs/tiny/checkpoints/step_2/state.json has layout version 99, this build of tamis reads 7
       hint: continue the run with the version of tamis that started it
     error: runs/tiny/checkpoints/step_2/model.safetensors is not a valid safetensors file
       caused by: header too large

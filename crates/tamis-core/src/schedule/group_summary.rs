@@ -13,8 +13,10 @@ pub struct GroupFacts {
     #[serde(flatten)]
     pub spent: Spent,
     /// Completion tokens of aborted and retried attempts at members.
+    #[serde(default)]
     pub num_lost_tokens: u64,
     /// Turns of such attempts.
+    #[serde(default)]
     pub num_lost_turns: u64,
     /// Whether all members' texts are the same.
     pub is_identical_in_text: bool,

@@ -3,8 +3,8 @@
 //!
 //! `checksums.json` is the last file of a checkpoint to be written:
 //! `{"crc32": {"model.safetensors": "9ae0daaf", ...}}`, a CRC-32 (IEEE 802.3, as in zip) in hexadecimal for
-//! each file, named by its path in the folder with `/` between parts. A folder without one, of
-//! another program, is read as it is.
+//! each file, named by its path in the folder with `/` between parts. A folder without one, of another
+//! program, is read as it is.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

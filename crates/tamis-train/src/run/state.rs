@@ -82,7 +82,7 @@ pub struct Checksums {
 
 impl RunState {
     /// The layout version that this build writes and reads.
-    pub const FORMAT: u32 = 6;
+    pub const FORMAT: u32 = 7;
 
     /// Reads the state of a checkpoint.
     pub fn read(checkpoint: &Path) -> Result<Self, SaveError> {

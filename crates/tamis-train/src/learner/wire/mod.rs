@@ -562,10 +562,10 @@ mod tests {
             of(Capabilities { publish: vec!["folder".to_owned()], ..can.clone() }, Some(PublishMode::Nccl)),
         ];
         // A learner that does not list these capabilities has them, but no candidates.
-        let earlier = json!({"critic": true, "lora": true, "publish": [], "generate": true, "dtypes": ["f32"],
+        let silent = json!({"critic": true, "lora": true, "publish": [], "generate": true, "dtypes": ["f32"],
             "max_body_bytes": 1});
-        let earlier: Capabilities = serde_json::from_value(earlier).expect("capabilities");
-        assert!(earlier.entropy && earlier.weights && !earlier.candidates);
+        let silent: Capabilities = serde_json::from_value(silent).expect("capabilities");
+        assert!(silent.entropy && silent.weights && !silent.candidates);
         // A learner that samples itself publishes nothing.
         assert_eq!(unfit("mine 1", &Capabilities { publish: Vec::new(), ..can }, None), None);
         insta::assert_snapshot!(found.join("\n"), @r#"
